@@ -1,0 +1,100 @@
+//! The one error type of the library: a closed, small kind and a text.
+//!
+//! The kinds map one to one to the result codes of the C faces. The text says what happened, what was needed,
+//! what there was, and what to do; its first line alone must be enough.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Why something failed; the category that C callers see as a code.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ErrorKind {
+    /// A call of the device driver failed.
+    Device,
+    /// The operating system refused: memory, descriptors, sockets, files.
+    System,
+    /// A broken invariant of ours.
+    Internal,
+    /// A bad argument of one call.
+    InvalidArgument,
+    /// Legal arguments in an illegal situation.
+    InvalidUsage,
+    /// A peer is gone or unreachable.
+    Remote,
+    /// Not an error: a non-blocking operation is still running.
+    InProgress,
+    /// A time limit passed.
+    Timeout,
+}
+
+/// A failure with its text. Cloning is cheap: every waiter of a communicator gets the same one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Error {
+    kind: ErrorKind,
+    text: Arc<str>,
+}
+
+/// The result of everything that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error of `kind`; `text` as the module's rule says.
+    pub fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self { kind, text: Arc::from(text.into()) }
+    }
+
+    /// A bad argument.
+    pub fn argument(text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, text)
+    }
+
+    /// An illegal situation.
+    pub fn usage(text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidUsage, text)
+    }
+
+    /// A broken invariant.
+    pub fn internal(text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, text)
+    }
+
+    /// A peer is gone.
+    pub fn remote(text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Remote, text)
+    }
+
+    /// The operating system refused `what` with `errno`.
+    pub fn system(what: impl fmt::Display, errno: impl fmt::Display) -> Self {
+        Self::new(ErrorKind::System, format!("{what}: {errno}"))
+    }
+
+    /// The category.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The same kind with `context` before the text.
+    #[must_use]
+    pub fn within(&self, context: impl fmt::Display) -> Self {
+        Self::new(self.kind, format!("{context}: {}", self.text))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}: {}", self.kind, self.text)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,1 @@
+extern crate accl_sys;
