@@ -4,7 +4,14 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod bootstrap;
+pub mod comm;
+pub mod engine;
 pub mod error;
+pub mod memory;
 pub mod types;
 
 pub use error::{Error, ErrorKind, Result};
+
+/// The level of NCCL that this library stands for, as `ncclGetVersion` tells it.
+pub const VERSION_CODE: i32 = 23007;
