@@ -93,8 +93,9 @@ fn padding_that_became_a_field_counts_from_its_release_on() {
 
 #[test]
 fn a_version_alone_or_a_size_alone_is_not_enough() {
+    // The 24 bytes of 2.14 end with padding that became cgaClusterSize.
     let short = parse(&everything_set(23203, 24)).unwrap();
-    assert_eq!((short.blocking, short.cgaClusterSize, short.nvlsHostMode), (1, UNDEFINED, UNDEFINED));
+    assert_eq!((short.blocking, short.cgaClusterSize, short.minCTAs), (1, 2, UNDEFINED));
     assert!(short.netName.is_null());
     let old = parse(&everything_set(21400, 120)).unwrap();
     assert_eq!((old.blocking, old.cgaClusterSize, old.nvlsHostMode), (1, UNDEFINED, UNDEFINED));
