@@ -19,8 +19,8 @@ typedef cudaStream_t acclStream_t;
 /* Makes a stream. `stream` NULL: ncclInvalidArgument. */
 ncclResult_t acclStreamCreate(cudaStream_t *stream);
 
-/* Waits until everything given to the stream is done. NULL is no stream of ours and always done: ncclSuccess.
- * A failure of an operation is also in its communicator's state; here the first one since the last call. */
+/* Waits until everything given to the stream is done. NULL, which is no stream of ours, is always done. What failed
+ * on the way is in the state of its communicator: ncclCommGetAsyncError(). */
 ncclResult_t acclStreamSynchronize(cudaStream_t stream);
 
 /* ncclSuccess when everything given to the stream is done, ncclInProgress while it is not. */

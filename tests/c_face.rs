@@ -120,6 +120,11 @@ fn bad_arguments_are_refused() {
 }
 
 #[test]
+fn configurations_of_every_release_are_read_to_their_end() {
+    support::passes("config.c", C, "nccl");
+}
+
+#[test]
 fn a_communicator_of_one_rank() {
     support::passes("alone.c", C, "nccl");
     support::passes("alone.c", Cpp, "nccl");

@@ -104,7 +104,10 @@ face! {
         let entered = handle::communicator(comm)?;
         // The handle is freed whatever comes out: programs destroy once. What could not be completed is aborted,
         // so that no other call stays inside for ever.
-        let result = entered.destroy().inspect_err(|_| drop(entered.abort()));
+        let result = entered.destroy();
+        if result.as_ref().is_err_and(|error| error.kind() != ErrorKind::InProgress) {
+            drop(entered.abort());
+        }
         drop(entered.close(State::Destroyed));
         result
     }

@@ -1,7 +1,9 @@
 //! What tests against the C interface share: the shared libraries, built for this run, and C programs that use them.
 
-// Each test file uses its part of this.
-#![allow(dead_code)]
+// Each test file uses its part of this, and none of it from outside.
+#![allow(dead_code, unreachable_pub)]
+// Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
