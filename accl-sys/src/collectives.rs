@@ -44,119 +44,171 @@ impl Call {
 
 face! {
     /// Everyone gets the reduction of all inputs.
-    fn all_reduce[ncclAllReduce, pncclAllReduce](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t) {
+    fn all_reduce[ncclAllReduce, pncclAllReduce](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { all_reduce_call(call, sendbuff, recvbuff, datatype, op) }
     }
 
     /// Everyone gets the reduction of all inputs; with a configuration of the call.
-    fn all_reduce_config[ncclAllReduceConfig, pncclAllReduceConfig](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn all_reduce_config[ncclAllReduceConfig, pncclAllReduceConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { all_reduce_call(call, sendbuff, recvbuff, datatype, op) }
     }
 
     /// The root gets the reduction of all inputs.
-    fn reduce[ncclReduce, pncclReduce](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t) {
+    fn reduce[ncclReduce, pncclReduce](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { reduce_call(call, sendbuff, recvbuff, datatype, op, root) }
     }
 
     /// The root gets the reduction of all inputs; with a configuration of the call.
-    fn reduce_config[ncclReduceConfig, pncclReduceConfig](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn reduce_config[ncclReduceConfig, pncclReduceConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { reduce_call(call, sendbuff, recvbuff, datatype, op, root) }
     }
 
     /// Everyone gets the root's input.
-    fn broadcast[ncclBroadcast, pncclBroadcast](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t) {
+    fn broadcast[ncclBroadcast, pncclBroadcast](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { broadcast_call(call, sendbuff, recvbuff, datatype, root) }
     }
 
     /// Everyone gets the root's input; with a configuration of the call.
-    fn broadcast_config[ncclBroadcastConfig, pncclBroadcastConfig](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn broadcast_config[ncclBroadcastConfig, pncclBroadcastConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { broadcast_call(call, sendbuff, recvbuff, datatype, root) }
     }
 
     /// Everyone gets all inputs, by rank.
-    fn all_gather[ncclAllGather, pncclAllGather](sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t, comm: ncclComm_t, stream: cudaStream_t) {
+    fn all_gather[ncclAllGather, pncclAllGather](
+        sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count: sendcount, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { all_gather_call(call, sendbuff, recvbuff, datatype) }
     }
 
     /// Everyone gets all inputs, by rank; with a configuration of the call.
-    fn all_gather_config[ncclAllGatherConfig, pncclAllGatherConfig](sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn all_gather_config[ncclAllGatherConfig, pncclAllGatherConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count: sendcount, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { all_gather_call(call, sendbuff, recvbuff, datatype) }
     }
 
     /// Rank r gets part r of the reduction.
-    fn reduce_scatter[ncclReduceScatter, pncclReduceScatter](sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t, op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t) {
+    fn reduce_scatter[ncclReduceScatter, pncclReduceScatter](
+        sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count: recvcount, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { reduce_scatter_call(call, sendbuff, recvbuff, datatype, op) }
     }
 
     /// Rank r gets part r of the reduction; with a configuration of the call.
-    fn reduce_scatter_config[ncclReduceScatterConfig, pncclReduceScatterConfig](sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t, op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn reduce_scatter_config[ncclReduceScatterConfig, pncclReduceScatterConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count: recvcount, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { reduce_scatter_call(call, sendbuff, recvbuff, datatype, op) }
     }
 
     /// Rank r gets part r of everyone's input.
-    fn all_to_all[ncclAlltoAll, pncclAlltoAll](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, comm: ncclComm_t, stream: cudaStream_t) {
+    fn all_to_all[ncclAlltoAll, pncclAlltoAll](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { all_to_all_call(call, sendbuff, recvbuff, datatype) }
     }
 
     /// Rank r gets part r of everyone's input; with a configuration of the call.
-    fn all_to_all_config[ncclAlltoAllConfig, pncclAlltoAllConfig](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn all_to_all_config[ncclAlltoAllConfig, pncclAlltoAllConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { all_to_all_call(call, sendbuff, recvbuff, datatype) }
     }
 
     /// The root gets all inputs, by rank.
-    fn gather[ncclGather, pncclGather](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t) {
+    fn gather[ncclGather, pncclGather](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { gather_call(call, sendbuff, recvbuff, datatype, root) }
     }
 
     /// The root gets all inputs, by rank; with a configuration of the call.
-    fn gather_config[ncclGatherConfig, pncclGatherConfig](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn gather_config[ncclGatherConfig, pncclGatherConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { gather_call(call, sendbuff, recvbuff, datatype, root) }
     }
 
     /// Rank r gets part r of the root's input.
-    fn scatter[ncclScatter, pncclScatter](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t) {
+    fn scatter[ncclScatter, pncclScatter](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let call = Call { count, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { scatter_call(call, sendbuff, recvbuff, datatype, root) }
     }
 
     /// Rank r gets part r of the root's input; with a configuration of the call.
-    fn scatter_config[ncclScatterConfig, pncclScatterConfig](sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t) {
+    fn scatter_config[ncclScatterConfig, pncclScatterConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
         let call = Call { count, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
         unsafe { scatter_call(call, sendbuff, recvbuff, datatype, root) }
     }
 
     /// The broadcast in place.
-    fn bcast[ncclBcast, pncclBcast](buff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t) {
+    fn bcast[ncclBcast, pncclBcast](
+        buff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) {
         let call = Call { count, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
         unsafe { broadcast_call(call, buff, buff, datatype, root) }

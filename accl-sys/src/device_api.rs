@@ -16,7 +16,9 @@ const ALONE: ncclTeam_t = ncclTeam_t { nRanks: 1, rank: 0, stride: 1 };
 
 face! {
     /// Would make the communicator's form that device code reads.
-    fn create[ncclDevCommCreate, pncclDevCommCreate](comm: ncclComm_t, reqs: *const ncclDevCommRequirements_t, outDevComm: *mut ncclDevComm_t) {
+    fn create[ncclDevCommCreate, pncclDevCommCreate](
+        comm: ncclComm_t, reqs: *const ncclDevCommRequirements_t, outDevComm: *mut ncclDevComm_t,
+    ) {
         handle::communicator(comm)?.check_ready()?;
         handle::required(reqs, "reqs")?;
         handle::required(outDevComm, "outDevComm")?;
@@ -64,43 +66,64 @@ face! {
     }
 
     /// A team's rank as a rank of the communicator; -1 for a bad communicator.
-    fn to_world[ncclTeamRankToWorld, pncclTeamRankToWorld](comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int, or -1; {
+    fn to_world[ncclTeamRankToWorld, pncclTeamRankToWorld](
+        comm: ncclComm_t, team: ncclTeam_t, rank: c_int,
+    ) -> c_int, or -1; {
         Ok(across(everyone(comm)?.rank, team, rank))
     }
 
     /// A team's rank as a rank of those whose memory can be loaded from; -1 for a bad communicator.
-    fn to_lsa[ncclTeamRankToLsa, pncclTeamRankToLsa](comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int, or -1; {
+    fn to_lsa[ncclTeamRankToLsa, pncclTeamRankToLsa](
+        comm: ncclComm_t, team: ncclTeam_t, rank: c_int,
+    ) -> c_int, or -1; {
         handle::communicator(comm).map(|_| across(ALONE.rank, team, rank))
     }
 
     /// Would ask for barriers among ranks whose memory can be loaded from.
-    fn lsa_barrier[ncclLsaBarrierCreateRequirement, pncclLsaBarrierCreateRequirement](_team: ncclTeam_t, _nBarriers: c_int, outHandle: *mut ncclLsaBarrierHandle_t, outReq: *mut ncclDevResourceRequirements_t) {
+    fn lsa_barrier[ncclLsaBarrierCreateRequirement, pncclLsaBarrierCreateRequirement](
+        _team: ncclTeam_t, _nBarriers: c_int, outHandle: *mut ncclLsaBarrierHandle_t,
+        outReq: *mut ncclDevResourceRequirements_t,
+    ) {
         requirement(outHandle.cast(), outReq)
     }
 
     /// Would ask for barriers over the network.
-    fn gin_barrier[ncclGinBarrierCreateRequirement, pncclGinBarrierCreateRequirement](comm: ncclComm_t, _team: ncclTeam_t, _nBarriers: c_int, outHandle: *mut ncclGinBarrierHandle_t, outReq: *mut ncclDevResourceRequirements_t) {
+    fn gin_barrier[ncclGinBarrierCreateRequirement, pncclGinBarrierCreateRequirement](
+        comm: ncclComm_t, _team: ncclTeam_t, _nBarriers: c_int,
+        outHandle: *mut ncclGinBarrierHandle_t, outReq: *mut ncclDevResourceRequirements_t,
+    ) {
         handle::communicator(comm)?;
         requirement(outHandle.cast(), outReq)
     }
 
     /// Slots of an exchange of small messages: none can be had.
-    fn exchange_slots[ncclLLA2ACalcSlots, pncclLLA2ACalcSlots](_maxElts: c_int, _maxEltSize: c_int) -> c_int, or 0; {
+    fn exchange_slots[ncclLLA2ACalcSlots, pncclLLA2ACalcSlots](
+        _maxElts: c_int, _maxEltSize: c_int,
+    ) -> c_int, or 0; {
         Ok(0)
     }
 
     /// Would ask for such an exchange.
-    fn exchange[ncclLLA2ACreateRequirement, pncclLLA2ACreateRequirement](_nBlocks: c_int, _nSlots: c_int, outHandle: *mut ncclLLA2AHandle_t, outReq: *mut ncclDevResourceRequirements_t) {
+    fn exchange[ncclLLA2ACreateRequirement, pncclLLA2ACreateRequirement](
+        _nBlocks: c_int, _nSlots: c_int, outHandle: *mut ncclLLA2AHandle_t,
+        outReq: *mut ncclDevResourceRequirements_t,
+    ) {
         requirement(outHandle.cast(), outReq)
     }
 
     /// Would ask for an outbox.
-    fn outbox[ncclGinOutboxCreateRequirement, pncclGinOutboxCreateRequirement](_nBlocks: c_int, _sizeLog2: c_int, outHandle: *mut ncclGinOutboxHandle_t, outReq: *mut ncclDevResourceRequirements_t) {
+    fn outbox[ncclGinOutboxCreateRequirement, pncclGinOutboxCreateRequirement](
+        _nBlocks: c_int, _sizeLog2: c_int, outHandle: *mut ncclGinOutboxHandle_t,
+        outReq: *mut ncclDevResourceRequirements_t,
+    ) {
         requirement(outHandle.cast(), outReq)
     }
 
     /// Would ask for an inbox.
-    fn inbox[ncclGinInboxA2ACreateRequirement, pncclGinInboxA2ACreateRequirement](_peers: ncclTeam_t, _nBlocks: c_int, _sizeLog2: c_int, outHandle: *mut ncclGinInboxA2AHandle_t, outReq: *mut ncclDevResourceRequirements_t) {
+    fn inbox[ncclGinInboxA2ACreateRequirement, pncclGinInboxA2ACreateRequirement](
+        _peers: ncclTeam_t, _nBlocks: c_int, _sizeLog2: c_int,
+        outHandle: *mut ncclGinInboxA2AHandle_t, outReq: *mut ncclDevResourceRequirements_t,
+    ) {
         requirement(outHandle.cast(), outReq)
     }
 }

@@ -84,7 +84,9 @@ fn text_of(result: ncclResult_t) -> &'static CStr {
 
 face! {
     /// A short fixed text for a code.
-    fn error_string[ncclGetErrorString, pncclGetErrorString](result: ncclResult_t) -> *const c_char, or c"unknown result code".as_ptr(); {
+    fn error_string[ncclGetErrorString, pncclGetErrorString](
+        result: ncclResult_t,
+    ) -> *const c_char, or c"unknown result code".as_ptr(); {
         Ok(text_of(result).as_ptr())
     }
 

@@ -1,4 +1,4 @@
-//! The one way into the library: no exported function exists but through [`face!`], and a test reads the sources
+//! The one way into the library: no exported function exists but through `face!`, and a test reads the sources
 //! to keep it so.
 
 use std::any::Any;
@@ -12,7 +12,7 @@ use crate::error;
 /// Makes exported functions. Between the name of the body and its arguments stand the exported names, all of them
 /// functions of their own with the same body, so that a tool may take the place of one and call the other:
 ///
-/// ```ignore
+/// ```text
 /// face! {
 ///     /// What it does.
 ///     fn count[ncclCommCount, pncclCommCount](comm: ncclComm_t, count: *mut c_int) { … a Result<()> … }
@@ -34,14 +34,14 @@ macro_rules! face {
     };
 }
 
-/// The body of [`face!`]: what all names of a function share.
+/// The body of `face!`: what all names of a function share.
 macro_rules! face_body {
     ($body:ident ($($arg:ident: $kind:ty),* $(,)?) ($answer:ty) $code:block) => {
         unsafe fn $body($($arg: $kind),*) -> accl_core::Result<$answer> $code
     };
 }
 
-/// Each of the exported names of [`face!`].
+/// Each of the exported names of `face!`.
 macro_rules! face_names {
     ($doc:tt [$name:ident $(, $more:ident)*] $body:ident $args:tt $answer:tt) => {
         face_export!($doc $name $body $args $answer);
@@ -50,7 +50,7 @@ macro_rules! face_names {
     ($doc:tt [] $body:ident $args:tt $answer:tt) => {};
 }
 
-/// One exported name of [`face!`].
+/// One exported name of `face!`.
 macro_rules! face_export {
     ([$($doc:tt)*] $name:ident $body:ident ($($arg:ident: $kind:ty),* $(,)?) []) => {
         $($doc)*

@@ -33,19 +33,27 @@ face! {
     }
 
     /// Joins a communicator.
-    fn init_rank[ncclCommInitRank, pncclCommInitRank](comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int) {
+    fn init_rank[ncclCommInitRank, pncclCommInitRank](
+        comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
+    ) {
         // SAFETY: the header asks for a valid pointer; no configuration is given.
         unsafe { init(comm, nranks, &[id(&commId)], rank, std::ptr::null()) }
     }
 
     /// Joins a communicator, with a configuration.
-    fn init_rank_config[ncclCommInitRankConfig, pncclCommInitRankConfig](comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int, config: *mut ncclConfig_t) {
+    fn init_rank_config[ncclCommInitRankConfig, pncclCommInitRankConfig](
+        comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
+        config: *mut ncclConfig_t,
+    ) {
         // SAFETY: the header asks for valid pointers.
         unsafe { init(comm, nranks, &[id(&commId)], rank, config) }
     }
 
     /// Joins a communicator that has several names.
-    fn init_rank_scalable[ncclCommInitRankScalable, pncclCommInitRankScalable](newcomm: *mut ncclComm_t, nranks: c_int, myrank: c_int, nId: c_int, commIds: *mut ncclUniqueId, config: *mut ncclConfig_t) {
+    fn init_rank_scalable[ncclCommInitRankScalable, pncclCommInitRankScalable](
+        newcomm: *mut ncclComm_t, nranks: c_int, myrank: c_int, nId: c_int,
+        commIds: *mut ncclUniqueId, config: *mut ncclConfig_t,
+    ) {
         handle::grouped(|| {
             // SAFETY: the header asks for a valid pointer.
             unsafe { Out::new(newcomm, "newcomm") }?.set(std::ptr::null_mut());
@@ -63,7 +71,9 @@ face! {
     }
 
     /// Makes all ranks of a communicator in this process.
-    fn init_all[ncclCommInitAll, pncclCommInitAll](comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) {
+    fn init_all[ncclCommInitAll, pncclCommInitAll](
+        comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int,
+    ) {
         handle::grouped(|| {
             // SAFETY: the header asks for ndev handles and, if any, ndev numbers.
             unsafe { join_all(comms, ndev, devlist) }
@@ -71,7 +81,10 @@ face! {
     }
 
     /// Groups of ranks become communicators of their own.
-    fn split[ncclCommSplit, pncclCommSplit](comm: ncclComm_t, color: c_int, key: c_int, newcomm: *mut ncclComm_t, config: *mut ncclConfig_t) {
+    fn split[ncclCommSplit, pncclCommSplit](
+        comm: ncclComm_t, color: c_int, key: c_int, newcomm: *mut ncclComm_t,
+        config: *mut ncclConfig_t,
+    ) {
         let parent = handle::communicator(comm)?;
         handle::recorded(&parent, || {
             // SAFETY: the header asks for a pointer that is valid until the parent is through.
@@ -124,7 +137,9 @@ face! {
     }
 
     /// What has become of the communicator.
-    fn async_error[ncclCommGetAsyncError, pncclCommGetAsyncError](comm: ncclComm_t, asyncError: *mut ncclResult_t) {
+    fn async_error[ncclCommGetAsyncError, pncclCommGetAsyncError](
+        comm: ncclComm_t, asyncError: *mut ncclResult_t,
+    ) {
         let comm = handle::communicator(comm)?;
         // SAFETY: the header asks for a valid pointer.
         let out = unsafe { Out::new(asyncError, "asyncError") }?;

@@ -22,7 +22,9 @@ face! {
     }
 
     /// Announces a buffer.
-    fn register[ncclCommRegister, pncclCommRegister](comm: ncclComm_t, buff: *mut c_void, size: usize, handle: *mut *mut c_void) {
+    fn register[ncclCommRegister, pncclCommRegister](
+        comm: ncclComm_t, buff: *mut c_void, size: usize, handle: *mut *mut c_void,
+    ) {
         // SAFETY: the header asks for a valid pointer.
         let out = unsafe { Out::new(handle, "handle") };
         if setting("LOCAL_REGISTER").is_some_and(|value| value.trim() == "0") {

@@ -10,7 +10,11 @@ use crate::handle;
 
 face! {
     /// Would write into a peer's window and signal it.
-    fn put_signal[ncclPutSignal, pncclPutSignal](_localbuff: *const c_void, _count: usize, datatype: ncclDataType_t, peer: c_int, _peerWin: ncclWindow_t, _peerWinOffset: usize, _sigIdx: c_int, _ctx: c_int, _flags: c_uint, comm: ncclComm_t, _stream: cudaStream_t) {
+    fn put_signal[ncclPutSignal, pncclPutSignal](
+        _localbuff: *const c_void, _count: usize, datatype: ncclDataType_t, peer: c_int,
+        _peerWin: ncclWindow_t, _peerWinOffset: usize, _sigIdx: c_int, _ctx: c_int, _flags: c_uint,
+        comm: ncclComm_t, _stream: cudaStream_t,
+    ) {
         refuse(comm, |comm| {
             handle::rank(comm, peer, "peer")?;
             handle::data_type(datatype).map(drop)
@@ -18,12 +22,18 @@ face! {
     }
 
     /// Would signal a peer.
-    fn signal[ncclSignal, pncclSignal](peer: c_int, _sigIdx: c_int, _ctx: c_int, _flags: c_uint, comm: ncclComm_t, _stream: cudaStream_t) {
+    fn signal[ncclSignal, pncclSignal](
+        peer: c_int, _sigIdx: c_int, _ctx: c_int, _flags: c_uint, comm: ncclComm_t,
+        _stream: cudaStream_t,
+    ) {
         refuse(comm, |comm| handle::rank(comm, peer, "peer").map(drop))
     }
 
     /// Would wait for signals.
-    fn wait_signal[ncclWaitSignal, pncclWaitSignal](_nDesc: c_int, _signalDescs: *mut ncclWaitSignalDesc_t, comm: ncclComm_t, _stream: cudaStream_t) {
+    fn wait_signal[ncclWaitSignal, pncclWaitSignal](
+        _nDesc: c_int, _signalDescs: *mut ncclWaitSignalDesc_t, comm: ncclComm_t,
+        _stream: cudaStream_t,
+    ) {
         refuse(comm, |_| Ok(()))
     }
 }

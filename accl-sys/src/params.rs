@@ -24,40 +24,62 @@ face! {
     }
 
     /// The value as an integer of 8 bits.
-    fn get_i8[ncclParamGetI8, pncclParamGetI8](handle: ncclParamHandle_t, out: *mut i8) { unknown(handle, out) }
+    fn get_i8[ncclParamGetI8, pncclParamGetI8](
+        handle: ncclParamHandle_t, out: *mut i8,
+    ) { unknown(handle, out) }
 
     /// The value as an integer of 16 bits.
-    fn get_i16[ncclParamGetI16, pncclParamGetI16](handle: ncclParamHandle_t, out: *mut i16) { unknown(handle, out) }
+    fn get_i16[ncclParamGetI16, pncclParamGetI16](
+        handle: ncclParamHandle_t, out: *mut i16,
+    ) { unknown(handle, out) }
 
     /// The value as an integer of 32 bits.
-    fn get_i32[ncclParamGetI32, pncclParamGetI32](handle: ncclParamHandle_t, out: *mut i32) { unknown(handle, out) }
+    fn get_i32[ncclParamGetI32, pncclParamGetI32](
+        handle: ncclParamHandle_t, out: *mut i32,
+    ) { unknown(handle, out) }
 
     /// The value as an integer of 64 bits.
-    fn get_i64[ncclParamGetI64, pncclParamGetI64](handle: ncclParamHandle_t, out: *mut i64) { unknown(handle, out) }
+    fn get_i64[ncclParamGetI64, pncclParamGetI64](
+        handle: ncclParamHandle_t, out: *mut i64,
+    ) { unknown(handle, out) }
 
     /// The value as an unsigned integer of 8 bits.
-    fn get_u8[ncclParamGetU8, pncclParamGetU8](handle: ncclParamHandle_t, out: *mut u8) { unknown(handle, out) }
+    fn get_u8[ncclParamGetU8, pncclParamGetU8](
+        handle: ncclParamHandle_t, out: *mut u8,
+    ) { unknown(handle, out) }
 
     /// The value as an unsigned integer of 16 bits.
-    fn get_u16[ncclParamGetU16, pncclParamGetU16](handle: ncclParamHandle_t, out: *mut u16) { unknown(handle, out) }
+    fn get_u16[ncclParamGetU16, pncclParamGetU16](
+        handle: ncclParamHandle_t, out: *mut u16,
+    ) { unknown(handle, out) }
 
     /// The value as an unsigned integer of 32 bits.
-    fn get_u32[ncclParamGetU32, pncclParamGetU32](handle: ncclParamHandle_t, out: *mut u32) { unknown(handle, out) }
+    fn get_u32[ncclParamGetU32, pncclParamGetU32](
+        handle: ncclParamHandle_t, out: *mut u32,
+    ) { unknown(handle, out) }
 
     /// The value as an unsigned integer of 64 bits.
-    fn get_u64[ncclParamGetU64, pncclParamGetU64](handle: ncclParamHandle_t, out: *mut u64) { unknown(handle, out) }
+    fn get_u64[ncclParamGetU64, pncclParamGetU64](
+        handle: ncclParamHandle_t, out: *mut u64,
+    ) { unknown(handle, out) }
 
     /// The value as a string.
-    fn get_str[ncclParamGetStr, pncclParamGetStr](handle: ncclParamHandle_t, out: *mut *const c_char) { unknown(handle, out) }
+    fn get_str[ncclParamGetStr, pncclParamGetStr](
+        handle: ncclParamHandle_t, out: *mut *const c_char,
+    ) { unknown(handle, out) }
 
     /// The value as it is.
-    fn get[ncclParamGet, pncclParamGet](handle: ncclParamHandle_t, out: *mut c_void, _maxLen: c_int, len: *mut c_int) {
+    fn get[ncclParamGet, pncclParamGet](
+        handle: ncclParamHandle_t, out: *mut c_void, _maxLen: c_int, len: *mut c_int,
+    ) {
         handle::required(len, "len")?;
         unknown(handle, out)
     }
 
     /// The value of a key as a string.
-    fn get_parameter[ncclParamGetParameter, pncclParamGetParameter](key: *const c_char, value: *mut *const c_char, len: *mut c_int) {
+    fn get_parameter[ncclParamGetParameter, pncclParamGetParameter](
+        key: *const c_char, value: *mut *const c_char, len: *mut c_int,
+    ) {
         handle::required(value, "value")?;
         handle::required(len, "len")?;
         // SAFETY: the header asks for a string.
@@ -65,7 +87,9 @@ face! {
     }
 
     /// All keys: none.
-    fn get_keys[ncclParamGetAllParameterKeys, pncclParamGetAllParameterKeys](table: *mut *mut *const c_char, len: *mut c_int) {
+    fn get_keys[ncclParamGetAllParameterKeys, pncclParamGetAllParameterKeys](
+        table: *mut *mut *const c_char, len: *mut c_int,
+    ) {
         // SAFETY: the header asks for valid pointers.
         let (table, len) = unsafe { (Out::new(table, "table")?, Out::new(len, "len")?) };
         table.set(KEYS.0.as_ptr().cast_mut());

@@ -12,15 +12,25 @@ use crate::handle;
 
 face! {
     /// Sends `count` elements to `peer`.
-    fn send[ncclSend, pncclSend](sendbuff: *const c_void, count: usize, datatype: ncclDataType_t, peer: c_int, comm: ncclComm_t, stream: cudaStream_t) {
+    fn send[ncclSend, pncclSend](
+        sendbuff: *const c_void, count: usize, datatype: ncclDataType_t, peer: c_int,
+        comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let buffer = handle::buffer(sendbuff);
-        with_peer(comm, peer, datatype, stream, |comm, peer, data_type, stream| comm.send(buffer, count, data_type, peer, stream))
+        with_peer(comm, peer, datatype, stream, |comm, peer, data_type, stream| {
+            comm.send(buffer, count, data_type, peer, stream)
+        })
     }
 
     /// Receives `count` elements from `peer`.
-    fn recv[ncclRecv, pncclRecv](recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, peer: c_int, comm: ncclComm_t, stream: cudaStream_t) {
+    fn recv[ncclRecv, pncclRecv](
+        recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t, peer: c_int,
+        comm: ncclComm_t, stream: cudaStream_t,
+    ) {
         let buffer = handle::buffer(recvbuff);
-        with_peer(comm, peer, datatype, stream, |comm, peer, data_type, stream| comm.recv(buffer, count, data_type, peer, stream))
+        with_peer(comm, peer, datatype, stream, |comm, peer, data_type, stream| {
+            comm.recv(buffer, count, data_type, peer, stream)
+        })
     }
 }
 

@@ -10,7 +10,9 @@ use crate::{config, management};
 
 face! {
     /// What the communicator can do.
-    fn query[ncclCommQueryProperties, pncclCommQueryProperties](comm: ncclComm_t, props: *mut ncclCommProperties_t) {
+    fn query[ncclCommQueryProperties, pncclCommQueryProperties](
+        comm: ncclComm_t, props: *mut ncclCommProperties_t,
+    ) {
         let comm = handle::communicator(comm)?;
         handle::required(props, "props")?;
         comm.check_ready()?;

@@ -11,25 +11,28 @@ use crate::handle::{self, Out};
 
 face! {
     /// An operator: each rank's input times that rank's scalar, then summed.
-    fn create_pre_mul_sum[ncclRedOpCreatePreMulSum, pncclRedOpCreatePreMulSum](op: *mut ncclRedOp_t, scalar: *mut c_void, datatype: ncclDataType_t, residence: ncclScalarResidence_t, comm: ncclComm_t) {
+    fn create_pre_mul_sum[ncclRedOpCreatePreMulSum, pncclRedOpCreatePreMulSum](
+        op: *mut ncclRedOp_t, scalar: *mut c_void, datatype: ncclDataType_t,
+        residence: ncclScalarResidence_t, comm: ncclComm_t,
+    ) {
         let comm = handle::communicator(comm)?;
-        handle::recorded(&comm, || {
-            comm.check_ready()?;
-            // SAFETY: the header asks for a valid pointer.
-            let out = unsafe { Out::new(op, "op") }?;
-            handle::required(scalar, "scalar")?;
-            let data_type = handle::data_type(datatype)?;
-            let source = match residence {
-                // SAFETY: the header asks for a pointer to one element.
-                ncclScalarHostImmediate => ScalarSource::Immediate(unsafe { element(scalar, data_type.size_bytes()) }),
-                ncclScalarDevice => ScalarSource::InMemory(handle::buffer(scalar)),
-                _ => return Err(Error::argument(format!(
-                    "residence {} is unknown; pass ncclScalarDevice or ncclScalarHostImmediate", residence.cast_signed()
-                ))),
-            };
-            out.set(comm.create_pre_mul_sum(data_type, source)?.cast_unsigned());
-            Ok(())
-        })
+        comm.check_ready()?;
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(op, "op") }?;
+        handle::required(scalar, "scalar")?;
+        let data_type = handle::data_type(datatype)?;
+        let bytes = data_type.size_bytes();
+        let source = match residence {
+            // SAFETY: the header asks for a pointer to one element.
+            ncclScalarHostImmediate => ScalarSource::Immediate(unsafe { element(scalar, bytes) }),
+            ncclScalarDevice => ScalarSource::InMemory(handle::buffer(scalar)),
+            _ => return Err(Error::argument(format!(
+                "residence {} is unknown; pass ncclScalarDevice or ncclScalarHostImmediate",
+                residence.cast_signed()
+            ))),
+        };
+        out.set(comm.create_pre_mul_sum(data_type, source)?.cast_unsigned());
+        Ok(())
     }
 
     /// Forgets an operator.

@@ -10,7 +10,10 @@ use crate::{config, management};
 
 face! {
     /// Would make a communicator without some ranks.
-    fn shrink[ncclCommShrink, pncclCommShrink](comm: ncclComm_t, excludeRanksList: *mut c_int, excludeRanksCount: c_int, newcomm: *mut ncclComm_t, config: *mut ncclConfig_t, _shrinkFlags: c_int) {
+    fn shrink[ncclCommShrink, pncclCommShrink](
+        comm: ncclComm_t, excludeRanksList: *mut c_int, excludeRanksCount: c_int,
+        newcomm: *mut ncclComm_t, config: *mut ncclConfig_t, _shrinkFlags: c_int,
+    ) {
         let parent = handle::communicator(comm)?;
         handle::recorded(&parent, || {
             // SAFETY: the header asks for a valid pointer.
@@ -26,7 +29,9 @@ face! {
                 let rank = unsafe { excludeRanksList.add(index).read_unaligned() };
                 handle::rank(&parent, rank, "a rank in excludeRanksList")?;
                 if rank == own {
-                    return Err(Error::argument(format!("the caller, rank {own}, is in excludeRanksList; excluded ranks must not call")));
+                    return Err(Error::argument(format!(
+                        "the caller, rank {own}, is in excludeRanksList; excluded ranks must not call"
+                    )));
                 }
             }
             // SAFETY: the header asks for a valid pointer or NULL.
@@ -44,7 +49,10 @@ face! {
     }
 
     /// Would make a communicator with more ranks.
-    fn grow[ncclCommGrow, pncclCommGrow](comm: ncclComm_t, nRanks: c_int, uniqueId: *const ncclUniqueId, rank: c_int, newcomm: *mut ncclComm_t, config: *mut ncclConfig_t) {
+    fn grow[ncclCommGrow, pncclCommGrow](
+        comm: ncclComm_t, nRanks: c_int, uniqueId: *const ncclUniqueId, rank: c_int,
+        newcomm: *mut ncclComm_t, config: *mut ncclConfig_t,
+    ) {
         handle::grouped(|| {
             // SAFETY: the header asks for a valid pointer.
             unsafe { Out::new(newcomm, "newcomm") }?.set(std::ptr::null_mut());
@@ -102,11 +110,16 @@ face! {
     }
 
     /// Would tell the bytes of device memory in use.
-    fn memory_statistics[ncclCommMemStats, pncclCommMemStats](comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64) {
+    fn memory_statistics[ncclCommMemStats, pncclCommMemStats](
+        comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64,
+    ) {
         handle::communicator(comm)?.check_ready()?;
         handle::required(value, "value")?;
         if stat > ncclStatGpuMemTotal {
-            return Err(Error::argument(format!("stat {} is unknown; pass one of ncclCommMemStat_t, 0 to 3", stat.cast_signed())));
+            return Err(Error::argument(format!(
+                "stat {} is unknown; pass one of ncclCommMemStat_t, 0 to 3",
+                stat.cast_signed()
+            )));
         }
         Err(not_yet("ncclCommMemStats", "in host memory there is no device memory to count"))
     }

@@ -10,9 +10,11 @@ use crate::handle::{self, Out};
 
 face! {
     /// Would make a buffer a window.
-    fn window_register[ncclCommWindowRegister, pncclCommWindowRegister](comm: ncclComm_t, buff: *mut c_void, size: usize, win: *mut ncclWindow_t, _winFlags: c_int) {
+    fn window_register[ncclCommWindowRegister, pncclCommWindowRegister](
+        comm: ncclComm_t, buff: *mut c_void, size: usize, win: *mut ncclWindow_t, _winFlags: c_int,
+    ) {
         let comm = handle::communicator(comm)?;
-        handle::recorded(&comm, || {
+        handle::grouped(|| {
             comm.check_usable()?;
             // SAFETY: the header asks for a valid pointer.
             let out = unsafe { Out::new(win, "win") }?;
@@ -26,7 +28,9 @@ face! {
     }
 
     /// NULL, the only window that was ever given out, needs nothing done.
-    fn window_deregister[ncclCommWindowDeregister, pncclCommWindowDeregister](comm: ncclComm_t, win: ncclWindow_t) {
+    fn window_deregister[ncclCommWindowDeregister, pncclCommWindowDeregister](
+        comm: ncclComm_t, win: ncclWindow_t,
+    ) {
         if win.is_null() {
             return Ok(());
         }
@@ -35,7 +39,9 @@ face! {
     }
 
     /// The buffer of a window: NULL, for windows are not supported.
-    fn window_pointer[ncclWinGetUserPtr, pncclWinGetUserPtr](comm: ncclComm_t, _win: ncclWindow_t, outUserPtr: *mut *mut c_void) {
+    fn window_pointer[ncclWinGetUserPtr, pncclWinGetUserPtr](
+        comm: ncclComm_t, _win: ncclWindow_t, outUserPtr: *mut *mut c_void,
+    ) {
         handle::communicator(comm)?;
         // SAFETY: the header asks for a valid pointer.
         unsafe { Out::new(outUserPtr, "outUserPtr") }?.set(std::ptr::null_mut());
@@ -43,37 +49,54 @@ face! {
     }
 
     /// The address of a rank's part among those that can be loaded from.
-    fn lsa_pointer[ncclGetLsaDevicePointer, pncclGetLsaDevicePointer](window: ncclWindow_t, _offset: usize, _lsaRank: c_int, outPtr: *mut *mut c_void) {
+    fn lsa_pointer[ncclGetLsaDevicePointer, pncclGetLsaDevicePointer](
+        window: ncclWindow_t, _offset: usize, _lsaRank: c_int, outPtr: *mut *mut c_void,
+    ) {
         unknown(window, &[("outPtr", outPtr.cast())])
     }
 
     /// The address of a peer's part.
-    fn peer_pointer[ncclGetPeerDevicePointer, pncclGetPeerDevicePointer](window: ncclWindow_t, _offset: usize, _peer: c_int, outPtr: *mut *mut c_void) {
+    fn peer_pointer[ncclGetPeerDevicePointer, pncclGetPeerDevicePointer](
+        window: ncclWindow_t, _offset: usize, _peer: c_int, outPtr: *mut *mut c_void,
+    ) {
         unknown(window, &[("outPtr", outPtr.cast())])
     }
 
     /// The address that reaches all parts at once.
-    fn lsa_multimem_pointer[ncclGetLsaMultimemDevicePointer, pncclGetLsaMultimemDevicePointer](window: ncclWindow_t, _offset: usize, outPtr: *mut *mut c_void) {
+    fn lsa_multimem_pointer[ncclGetLsaMultimemDevicePointer, pncclGetLsaMultimemDevicePointer](
+        window: ncclWindow_t, _offset: usize, outPtr: *mut *mut c_void,
+    ) {
         unknown(window, &[("outPtr", outPtr.cast())])
     }
 
     /// The same, of a team's handle.
-    fn multimem_pointer[ncclGetMultimemDevicePointer, pncclGetMultimemDevicePointer](window: ncclWindow_t, _offset: usize, multimem: ncclMultimemHandle_t, outPtr: *mut *mut c_void) {
+    fn multimem_pointer[ncclGetMultimemDevicePointer, pncclGetMultimemDevicePointer](
+        window: ncclWindow_t, _offset: usize, multimem: ncclMultimemHandle_t,
+        outPtr: *mut *mut c_void,
+    ) {
         unknown(window, &[("multimem", multimem.mcBasePtr), ("outPtr", outPtr.cast())])
     }
 
     /// Logical endpoint of all parts.
-    fn multimem_endpoint[ncclGetMultimemDeviceLeInfo, pncclGetMultimemDeviceLeInfo](window: ncclWindow_t, _offset: usize, leId: *mut ncclCftLeId, leOffset: *mut usize) {
+    fn multimem_endpoint[ncclGetMultimemDeviceLeInfo, pncclGetMultimemDeviceLeInfo](
+        window: ncclWindow_t, _offset: usize, leId: *mut ncclCftLeId, leOffset: *mut usize,
+    ) {
         unknown(window, &[("leId", leId.cast()), ("leOffset", leOffset.cast())])
     }
 
     /// Logical endpoint of a peer's part.
-    fn peer_endpoint[ncclGetPeerDeviceLeInfo, pncclGetPeerDeviceLeInfo](window: ncclWindow_t, _offset: usize, _worldPeer: c_int, leId: *mut ncclCftLeId, leOffset: *mut usize) {
+    fn peer_endpoint[ncclGetPeerDeviceLeInfo, pncclGetPeerDeviceLeInfo](
+        window: ncclWindow_t, _offset: usize, _worldPeer: c_int, leId: *mut ncclCftLeId,
+        leOffset: *mut usize,
+    ) {
         unknown(window, &[("leId", leId.cast()), ("leOffset", leOffset.cast())])
     }
 
     /// Logical endpoint of a team member's part.
-    fn cft_endpoint[ncclGetCftDeviceLeInfo, pncclGetCftDeviceLeInfo](window: ncclWindow_t, _offset: usize, _cftPeer: c_int, _team: ncclTeam_t, leId: *mut ncclCftLeId, leOffset: *mut usize) {
+    fn cft_endpoint[ncclGetCftDeviceLeInfo, pncclGetCftDeviceLeInfo](
+        window: ncclWindow_t, _offset: usize, _cftPeer: c_int, _team: ncclTeam_t,
+        leId: *mut ncclCftLeId, leOffset: *mut usize,
+    ) {
         unknown(window, &[("leId", leId.cast()), ("leOffset", leOffset.cast())])
     }
 }
