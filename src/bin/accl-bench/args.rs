@@ -11,7 +11,7 @@ use crate::test::Test;
 
 /// Measures and checks the collective operations of an NCCL-compatible library, in host memory.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "accl-bench", version, disable_help_flag = true, after_long_help = crate::help::AFTER)]
+#[command(name = "accl-bench", version, disable_help_flag = true, disable_version_flag = true, after_long_help = crate::help::AFTER)]
 #[command(after_help = "--help explains every column, unit, formula, exit code and variable.")]
 pub(crate) struct Arguments {
     /// The test, with or without _perf; not needed when the program is called by such a name.
@@ -20,6 +20,9 @@ pub(crate) struct Arguments {
     /// Print help (-h: in short).
     #[arg(short = 'h', long, action = ArgAction::Help)]
     help: Option<bool>,
+    /// Print the version of this program.
+    #[arg(long, action = ArgAction::Version)]
+    version: Option<bool>,
     /// List tests, types and operators.
     #[arg(long)]
     pub(crate) list: bool,
