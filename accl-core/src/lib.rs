@@ -4,7 +4,20 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod algo;
+pub mod bootstrap;
+pub mod comm;
+pub mod config;
+pub mod device;
+pub mod engine;
 pub mod error;
+pub mod memory;
+pub mod os;
+pub mod reduce;
+pub mod sync;
+pub mod telemetry;
+pub mod topo;
+pub mod transport;
 pub mod types;
 
 pub use error::{Error, ErrorKind, Result};
