@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 pub mod error;
+pub mod reduce;
 pub mod types;
 
 pub use error::{Error, ErrorKind, Result};
