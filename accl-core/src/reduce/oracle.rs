@@ -247,8 +247,7 @@ impl Oracle {
     pub(super) fn reduce(self, sources: &[(&[u8], Form, Option<[u8; 8]>)], form: Form) -> Vec<u8> {
         if let [(bytes, source_form, factor)] = *sources {
             let same = source_form == form || self.accumulator_bytes() == self.dtype.size_bytes();
-            let scaled =
-                self.op == ReduceOp::PreMulSum && source_form == Form::Element && factor.is_some();
+            let scaled = self.op == ReduceOp::PreMulSum && source_form == Form::Element && factor.is_some();
             let divided = self.op == ReduceOp::Avg && form == Form::Element && self.ranks > 1;
             if same && !scaled && !divided {
                 return bytes.to_vec();
@@ -261,17 +260,13 @@ impl Oracle {
                 && self.op == ReduceOp::PreMulSum
                 && source_form == Form::Element
             {
-                number =
-                    self.scaled(number, self.get(&factor[..self.dtype.size_bytes()], Form::Element));
+                number = self.scaled(number, self.get(&factor[..self.dtype.size_bytes()], Form::Element));
             }
             result = Some(result.map_or(number, |sum| self.combine(sum, number)));
         }
         let result = result.unwrap();
-        let finished = if self.op == ReduceOp::Avg && form == Form::Element {
-            self.divided(result)
-        } else {
-            result
-        };
+        let finished =
+            if self.op == ReduceOp::Avg && form == Form::Element { self.divided(result) } else { result };
         self.put(finished, form)
     }
 }
