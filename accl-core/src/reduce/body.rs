@@ -24,10 +24,9 @@ use crate::types::Scalar;
 type Pair = unsafe fn(destination: *mut u8, left: *const u8, right: *const u8, count: usize, ranks: usize);
 /// `destination = finish(destination ∘ source)`, all elements.
 type PairInPlace = unsafe fn(destination: *mut u8, source: *const u8, count: usize, ranks: usize);
-/// The fold of `sources`, all elements without factor, from element `skip` on, into `destination`; the whole range is
-/// read before anything is written only within one group of elements, so the destination may be one of the sources.
-pub(super) type Streams =
-    unsafe fn(destination: *mut u8, sources: &[Source], skip: usize, count: usize, ranks: usize);
+/// `destination = finish(fold of sources)`, all elements without factors. A group of elements is read from every source
+/// before it is written, so that the destination may be one of them.
+type Streams = unsafe fn(destination: *mut u8, sources: &[Source], count: usize, ranks: usize);
 type FromElements = unsafe fn(memory: *mut u8, source: *const u8, count: usize, scale: Option<Scalar>);
 type FromMemory = unsafe fn(memory: *mut u8, source: *const u8, count: usize);
 type Finish = unsafe fn(destination: *mut u8, memory: *const u8, count: usize, ranks: usize);

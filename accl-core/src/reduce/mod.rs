@@ -31,6 +31,8 @@ mod oracle;
 mod path;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::ptr;
 
@@ -132,7 +134,7 @@ impl Reduction {
                 }
                 _ => match self.table.streams {
                     Some(streams) if sources.len() <= STREAMS && self.is_plain(sources, dst_form) => {
-                        streams(dst, sources, 0, count_elems, self.ranks);
+                        streams(dst, sources, count_elems, self.ranks);
                     }
                     _ => self.by_blocks(sources, dst, dst_form, count_elems),
                 },
@@ -358,6 +360,10 @@ macro_rules! float_table {
 }
 
 fn table(dtype: DataType, op: ReduceOp, path: Path) -> &'static Table {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(table) = x86::table(dtype, op, path) {
+        return table;
+    }
     match dtype {
         DataType::Int8 => integer_table!(i8, op, path),
         DataType::Uint8 => integer_table!(u8, op, path),
