@@ -109,6 +109,9 @@ pub(super) enum Number {
     Int(i128),
 }
 
+/// One value of one source: its bytes, their form, and the source's factor.
+pub(super) type Input<'a> = (&'a [u8], Form, Option<[u8; 8]>);
+
 /// The rules of one reduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Oracle {
@@ -244,7 +247,7 @@ impl Oracle {
     }
 
     /// One element of the result: the bytes of each source with its form and factor, to the bytes of the destination.
-    pub(super) fn reduce(self, sources: &[(&[u8], Form, Option<[u8; 8]>)], form: Form) -> Vec<u8> {
+    pub(super) fn reduce(self, sources: &[Input<'_>], form: Form) -> Vec<u8> {
         if let [(bytes, source_form, factor)] = *sources {
             let same = source_form == form || self.accumulator_bytes() == self.dtype.size_bytes();
             let scaled = self.op == ReduceOp::PreMulSum && source_form == Form::Element && factor.is_some();

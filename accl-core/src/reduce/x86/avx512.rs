@@ -72,8 +72,13 @@ impl Codec for Float16 {
     unsafe fn encode(wide: Self::Wide, start: *mut u8) {
         // SAFETY: see the module.
         unsafe {
-            Self::encode_row(wide[0], start);
-            Self::encode_row(wide[1], start.add(32));
+            if any_nan(wide) {
+                Self::encode_row(wide[0], start);
+                Self::encode_row(wide[1], start.add(32));
+            } else {
+                _mm256_storeu_si256(start.cast(), _mm512_cvtps_ph::<NEAREST>(wide[0]));
+                _mm256_storeu_si256(start.add(32).cast(), _mm512_cvtps_ph::<NEAREST>(wide[1]));
+            }
         }
     }
     #[inline(always)]
@@ -93,21 +98,37 @@ impl Codec for Float16 {
     }
 }
 
+/// True if a lane of either vector is a NaN: one comparison tells of both, and NaN are rare enough to branch.
+#[inline(always)]
+unsafe fn any_nan(wide: [__m512; 2]) -> bool {
+    // SAFETY: see the module.
+    unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(wide[0], wide[1]) != 0 }
+}
+
 /// bfloat16.
 #[derive(Debug)]
 pub(super) struct Bfloat16;
 
 impl Bfloat16 {
-    /// The code in the upper half of each lane, above garbage.
+    /// The code in the upper half of each lane, above garbage. Not for NaN.
     #[inline(always)]
     unsafe fn round(vector: __m512) -> __m512i {
         // SAFETY: see the module.
         unsafe {
             let bits = _mm512_castps_si512(vector);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            let number = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(vector, vector);
-            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            _mm512_mask_add_epi32(_mm512_set1_epi32(0x7fc0_0000), number, bits, half)
+            _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd)
+        }
+    }
+
+    /// The canonical NaN for every NaN; it is even, so that rounding leaves its upper half as it is.
+    #[inline(always)]
+    unsafe fn settled(vector: __m512) -> __m512 {
+        // SAFETY: see the module.
+        unsafe {
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(vector, vector);
+            let canonical = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc0_0000));
+            _mm512_mask_mov_ps(vector, nan, canonical)
         }
     }
 }
@@ -132,6 +153,7 @@ impl Codec for Bfloat16 {
     unsafe fn encode(wide: Self::Wide, start: *mut u8) {
         // SAFETY: see the module.
         unsafe {
+            let wide = if any_nan(wide) { [Self::settled(wide[0]), Self::settled(wide[1])] } else { wide };
             let even = _mm512_srli_epi32::<16>(Self::round(wide[0]));
             // The upper half of the odd ones, the lower of the even ones.
             let codes = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, Self::round(wide[1]));
@@ -150,7 +172,7 @@ impl Codec for Bfloat16 {
     unsafe fn encode_row(vector: __m512, start: *mut u8) {
         // SAFETY: see the module.
         unsafe {
-            let codes = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(Self::round(vector)));
+            let codes = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(Self::round(Self::settled(vector))));
             _mm256_storeu_si256(start.cast(), codes);
         }
     }
