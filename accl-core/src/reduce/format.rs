@@ -39,7 +39,7 @@ pub(super) fn f16_decode(bits: u16) -> f32 {
     // Exponents are biased by 15 and 127; the top exponent (infinity, NaN) moves by as much again.
     let normal = (magnitude << 13) + (112 << 23);
     let special = normal + (112 << 23);
-    let subnormal = (magnitude as f32 * f32::from_bits((127 - 24) << 23)).to_bits();
+    let subnormal = (magnitude as i32 as f32 * f32::from_bits((127 - 24) << 23)).to_bits();
     let wide = if magnitude >= 0x7c00 { special } else { normal };
     f32::from_bits(sign | if magnitude < 0x0400 { subnormal } else { wide })
 }
@@ -78,7 +78,7 @@ pub(super) fn e4m3_decode(bits: u8) -> f32 {
     let magnitude = u32::from(bits & 0x7f);
     let sign = u32::from(bits & 0x80) << 24;
     let normal = (magnitude << 20) + (120 << 23);
-    let subnormal = (magnitude as f32 * f32::from_bits((127 - 9) << 23)).to_bits();
+    let subnormal = (magnitude as i32 as f32 * f32::from_bits((127 - 9) << 23)).to_bits();
     let finite = if magnitude < 8 { subnormal } else { normal };
     f32::from_bits(if magnitude == 0x7f { F32_NAN } else { sign | finite })
 }

@@ -23,6 +23,8 @@ pub(super) trait Kernel: 'static {
     const SAME: bool;
     /// True where an element is multiplied by its rank's factor.
     const SCALES: bool = false;
+    /// True where `finish` does something.
+    const DIVIDES: bool = false;
 
     fn decode(elem: Self::Elem) -> Self::Acc;
     fn encode(acc: Self::Acc) -> Self::Elem;
@@ -37,6 +39,12 @@ pub(super) trait Kernel: 'static {
     #[inline(always)]
     fn settle(acc: Self::Acc) -> Self::Acc {
         acc
+    }
+
+    /// True where `settle` may change something.
+    #[inline(always)]
+    fn is_unsettled(_acc: Self::Acc) -> bool {
+        false
     }
 
     /// The factor in the accumulator's type.
@@ -100,6 +108,7 @@ pub(super) trait Real: Copy + 'static {
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
     fn settle(self) -> Self;
+    fn is_nan(self) -> bool;
     fn from_ranks(ranks: usize) -> Self;
 }
 
@@ -130,6 +139,10 @@ macro_rules! real {
             #[inline(always)]
             fn settle(self) -> Self {
                 $settle(self)
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                self.is_nan()
             }
             #[inline(always)]
             fn from_ranks(ranks: usize) -> Self {
@@ -197,6 +210,7 @@ impl<F: Format, O: Arithmetic> Kernel for Float<F, O> {
 
     const SAME: bool = F::SAME;
     const SCALES: bool = O::SCALES;
+    const DIVIDES: bool = O::DIVIDES;
 
     #[inline(always)]
     fn decode(elem: Self::Elem) -> Self::Acc {
@@ -229,6 +243,10 @@ impl<F: Format, O: Arithmetic> Kernel for Float<F, O> {
     #[inline(always)]
     fn settle(acc: Self::Acc) -> Self::Acc {
         acc.settle()
+    }
+    #[inline(always)]
+    fn is_unsettled(acc: Self::Acc) -> bool {
+        acc.is_nan()
     }
     #[inline(always)]
     fn factor(scale: Scalar) -> Option<Self::Acc> {
@@ -304,15 +322,59 @@ integer!(u32, 0 1 2 3);
 integer!(i64, 0 1 2 3 4 5 6 7);
 integer!(u64, 0 1 2 3 4 5 6 7);
 
+/// Division of 128-bit sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plain(i128);
+
+impl Plain {
+    #[inline(always)]
+    fn new(ranks: usize) -> Self {
+        Self(ranks as i128)
+    }
+    #[inline(always)]
+    fn divide(self, sum: i128) -> i128 {
+        sum / self.0
+    }
+}
+
+/// Division of 64-bit sums by multiplication, several times as fast as the CPU's division.
+///
+/// For a divisor d, with l = ceil(log2 d) and m = floor(2^(63+l) / d) + 1, which has 64 bits, floor(n / d) is
+/// floor(n m / 2^(63+l)) for all 0 <= n < 2^63 (Granlund and Montgomery, 1994, theorem 4.2). A sum is never -2^63, as
+/// 2^31 elements of 32 bits do not reach it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reciprocal {
+    multiplier: u64,
+    shift: u32,
+}
+
+impl Reciprocal {
+    #[inline(always)]
+    pub(super) fn new(ranks: usize) -> Self {
+        let shift = ranks.next_power_of_two().trailing_zeros();
+        // The quotient is below 2^64, as d > 2^(l-1), or d = 1 and l = 0.
+        let multiplier = ((1u128 << (63 + shift)) / ranks as u128 + 1) as u64;
+        Self { multiplier, shift }
+    }
+    #[inline(always)]
+    pub(super) fn divide(self, sum: i64) -> i64 {
+        let doubled = sum.unsigned_abs() << 1;
+        let high = (u128::from(doubled) * u128::from(self.multiplier) >> 64) as u64;
+        let quotient = (high >> self.shift) as i64;
+        if sum < 0 { -quotient } else { quotient }
+    }
+}
+
 macro_rules! mean {
-    ($int:ty, $wide:ty, $divide:path) => {
+    ($int:ty, $wide:ty, $divisor:ty) => {
         impl Kernel for Mean<$int> {
             type Elem = [u8; size_of::<$int>()];
             type Memory = [u8; size_of::<$wide>()];
             type Acc = $wide;
-            type Divisor = $wide;
+            type Divisor = $divisor;
 
             const SAME: bool = false;
+            const DIVIDES: bool = true;
 
             #[inline(always)]
             fn decode(elem: Self::Elem) -> $wide {
@@ -335,24 +397,24 @@ macro_rules! mean {
                 left.wrapping_add(right)
             }
             #[inline(always)]
-            fn divisor(ranks: usize) -> $wide {
+            fn divisor(ranks: usize) -> $divisor {
                 // A divisor of zero has no meaning; one is the harmless reading.
-                (ranks as $wide).max(1)
+                <$divisor>::new(ranks.max(1))
             }
             #[inline(always)]
-            fn finish(acc: $wide, divisor: $wide) -> $wide {
-                $divide(acc, divisor)
+            fn finish(acc: $wide, divisor: $divisor) -> $wide {
+                divisor.divide(acc)
             }
         }
     };
 }
 
-mean!(i8, i64, i64::wrapping_div);
-mean!(u8, i64, i64::wrapping_div);
-mean!(i32, i64, i64::wrapping_div);
-mean!(u32, i64, i64::wrapping_div);
-mean!(i64, i128, i128::wrapping_div);
-mean!(u64, i128, i128::wrapping_div);
+mean!(i8, i64, Reciprocal);
+mean!(u8, i64, Reciprocal);
+mean!(i32, i64, Reciprocal);
+mean!(u32, i64, Reciprocal);
+mean!(i64, i128, Plain);
+mean!(u64, i128, Plain);
 
 /// The larger or the smaller of two values of `T`; nothing is converted, so accumulators are elements.
 #[derive(Debug)]

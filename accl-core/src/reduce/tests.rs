@@ -495,3 +495,16 @@ fn many_sources_and_no_elements() {
     // SAFETY: no element is touched.
     unsafe { reduction.reduce(&[source, source], std::ptr::dangling_mut(), Form::Element, 0) };
 }
+
+proptest! {
+    #[test]
+    fn reciprocals_divide(sum in any::<i64>(), bits in 0..31u32, low in any::<u32>()) {
+        let ranks = (1usize << bits) | (low as usize & ((1 << bits) - 1));
+        for ranks in [ranks, 1, 2, 3, 1 << 31] {
+            for sum in [sum, sum >> 20, sum >> 40, i64::MAX, -i64::MAX, ranks as i64 - 1, -(ranks as i64)] {
+                let sum = sum.max(-i64::MAX);
+                prop_assert_eq!(super::kernel::Reciprocal::new(ranks).divide(sum), sum.wrapping_div(ranks as i64));
+            }
+        }
+    }
+}

@@ -279,6 +279,41 @@ unsafe fn streams<C: Codec, O: Arithmetic>(out: *mut u8, sources: &[Source], cou
     }
 }
 
+/// One vector's lanes of `load`. A function and not a closure: closures do not inherit the features of their caller when
+/// they are compiled on their own, and then each intrinsic becomes a call.
+#[inline(always)]
+unsafe fn load_row<C: Codec, O: Arithmetic, const FIRST: bool>(
+    memory: *mut u8,
+    source: *const u8,
+    factor: Option<f32>,
+) {
+    // SAFETY: the caller has the features and vouches for one vector's lanes on both sides.
+    unsafe {
+        let mut vector = C::decode_row(source);
+        if let Some(factor) = factor {
+            vector = vector.mul(Vector::splat(factor));
+        }
+        if !FIRST {
+            let old = Lane::<C>::read(memory);
+            vector = if O::MULTIPLIES { old.mul(vector) } else { old.add(vector) };
+        }
+        vector.write(memory);
+    }
+}
+
+/// One vector's lanes of `finish`.
+#[inline(always)]
+unsafe fn finish_row<C: Codec, O: Arithmetic>(out: *mut u8, memory: *const u8, ranks: f32) {
+    // SAFETY: as in `load_row`.
+    unsafe {
+        let mut vector = Lane::<C>::read(memory);
+        if O::DIVIDES {
+            vector = vector.div(Vector::splat(ranks));
+        }
+        C::encode_row(vector, out);
+    }
+}
+
 /// memory = elements if `FIRST`, else memory ∘ elements.
 #[inline(always)]
 unsafe fn load<C: Codec, O: Arithmetic, const FIRST: bool>(
@@ -289,25 +324,11 @@ unsafe fn load<C: Codec, O: Arithmetic, const FIRST: bool>(
 ) {
     let lanes = Lane::<C>::LANES;
     let factor = scale.filter(|_| O::SCALES).map(|scale| C::Format::decode(C::Format::first(scale)));
-    let step = |memory: *mut u8, source: *const u8| {
-        // SAFETY: called below with room for one vector's lanes on both sides; features as of the caller.
-        unsafe {
-            let mut vector = C::decode_row(source);
-            if let Some(factor) = factor {
-                vector = vector.mul(Vector::splat(factor));
-            }
-            if !FIRST {
-                let old = Lane::<C>::read(memory);
-                vector = if O::MULTIPLIES { old.mul(vector) } else { old.add(vector) };
-            }
-            vector.write(memory);
-        }
-    };
     let mut at = 0;
     // SAFETY: `at + lanes <= count` in the loop, the tail works on copies. The caller vouches for both rows.
     unsafe {
         while at + lanes <= count {
-            step(memory.add(at * 4), source.add(at * C::ELEM_BYTES));
+            load_row::<C, O, FIRST>(memory.add(at * 4), source.add(at * C::ELEM_BYTES), factor);
             at += lanes;
         }
         let rest = count - at;
@@ -319,7 +340,7 @@ unsafe fn load<C: Codec, O: Arithmetic, const FIRST: bool>(
                 rest * C::ELEM_BYTES,
             );
             ptr::copy_nonoverlapping(memory.add(at * 4), accs.0.as_mut_ptr(), rest * 4);
-            step(accs.0.as_mut_ptr(), elems.0.as_ptr());
+            load_row::<C, O, FIRST>(accs.0.as_mut_ptr(), elems.0.as_ptr(), factor);
             ptr::copy_nonoverlapping(accs.0.as_ptr(), memory.add(at * 4), rest * 4);
         }
     }
@@ -329,28 +350,18 @@ unsafe fn load<C: Codec, O: Arithmetic, const FIRST: bool>(
 unsafe fn finish<C: Codec, O: Arithmetic>(out: *mut u8, memory: *const u8, count: usize, ranks: usize) {
     let lanes = Lane::<C>::LANES;
     let ranks = ranks as f32;
-    let step = |out: *mut u8, memory: *const u8| {
-        // SAFETY: as in `load`.
-        unsafe {
-            let mut vector = Lane::<C>::read(memory);
-            if O::DIVIDES {
-                vector = vector.div(Vector::splat(ranks));
-            }
-            C::encode_row(vector, out);
-        }
-    };
     let mut at = 0;
     // SAFETY: as in `load`.
     unsafe {
         while at + lanes <= count {
-            step(out.add(at * C::ELEM_BYTES), memory.add(at * 4));
+            finish_row::<C, O>(out.add(at * C::ELEM_BYTES), memory.add(at * 4), ranks);
             at += lanes;
         }
         let rest = count - at;
         if rest > 0 {
             let (mut elems, mut accs) = (Pad([0; 64]), Pad([0; 64]));
             ptr::copy_nonoverlapping(memory.add(at * 4), accs.0.as_mut_ptr(), rest * 4);
-            step(elems.0.as_mut_ptr(), accs.0.as_ptr());
+            finish_row::<C, O>(elems.0.as_mut_ptr(), accs.0.as_ptr(), ranks);
             ptr::copy_nonoverlapping(elems.0.as_ptr(), out.add(at * C::ELEM_BYTES), rest * C::ELEM_BYTES);
         }
     }
