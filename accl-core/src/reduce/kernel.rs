@@ -359,7 +359,7 @@ impl Reciprocal {
     #[inline(always)]
     pub(super) fn divide(self, sum: i64) -> i64 {
         let doubled = sum.unsigned_abs() << 1;
-        let high = (u128::from(doubled) * u128::from(self.multiplier) >> 64) as u64;
+        let high = ((u128::from(doubled) * u128::from(self.multiplier)) >> 64) as u64;
         let quotient = (high >> self.shift) as i64;
         if sum < 0 { -quotient } else { quotient }
     }

@@ -79,6 +79,11 @@ impl Codec for Float16 {
         }
     }
     #[inline(always)]
+    unsafe fn encode_in_order(wide: Self::Wide, start: *mut u8) {
+        // SAFETY: see the module. Decoding keeps the order, so there is only one.
+        unsafe { Self::encode(wide, start) }
+    }
+    #[inline(always)]
     unsafe fn decode_row(start: *const u8) -> __m256 {
         // SAFETY: see the module.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(start.cast())) }
@@ -134,6 +139,14 @@ impl Codec for Bfloat16 {
             let even = _mm256_srli_epi32::<16>(Self::round(wide[0]));
             let codes = _mm256_blend_epi16::<0xaa>(even, Self::round(wide[1]));
             _mm256_storeu_si256(start.cast(), codes);
+        }
+    }
+    #[inline(always)]
+    unsafe fn encode_in_order(wide: Self::Wide, start: *mut u8) {
+        // SAFETY: see the module.
+        unsafe {
+            Self::encode_row(wide[0], start);
+            Self::encode_row(wide[1], start.add(16));
         }
     }
     #[inline(always)]

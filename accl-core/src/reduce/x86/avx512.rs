@@ -82,6 +82,11 @@ impl Codec for Float16 {
         }
     }
     #[inline(always)]
+    unsafe fn encode_in_order(wide: Self::Wide, start: *mut u8) {
+        // SAFETY: see the module. Decoding keeps the order, so there is only one.
+        unsafe { Self::encode(wide, start) }
+    }
+    #[inline(always)]
     unsafe fn decode_row(start: *const u8) -> __m512 {
         // SAFETY: see the module.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(start.cast())) }
@@ -158,6 +163,14 @@ impl Codec for Bfloat16 {
             // The upper half of the odd ones, the lower of the even ones.
             let codes = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, Self::round(wide[1]));
             _mm512_storeu_si512(start.cast(), codes);
+        }
+    }
+    #[inline(always)]
+    unsafe fn encode_in_order(wide: Self::Wide, start: *mut u8) {
+        // SAFETY: see the module.
+        unsafe {
+            Self::encode_row(wide[0], start);
+            Self::encode_row(wide[1], start.add(32));
         }
     }
     #[inline(always)]
@@ -326,6 +339,19 @@ impl<F: Float8> Codec for F {
     }
 
     #[inline(always)]
+    unsafe fn encode_in_order(wide: Self::Wide, start: *mut u8) {
+        // SAFETY: see the module.
+        unsafe {
+            let wide = wide.zip([_mm512_set1_ps(1.0 / F::SCALE); 4], Vector::mul);
+            for (index, halves) in
+                [narrow_to_odd(wide[0], wide[1]), narrow_to_odd(wide[2], wide[3])].into_iter().enumerate()
+            {
+                _mm256_storeu_si256(start.add(index * 32).cast(), codes_in_order::<F>(halves));
+            }
+        }
+    }
+
+    #[inline(always)]
     unsafe fn decode_row(start: *const u8) -> __m512 {
         // SAFETY: see the module.
         unsafe {
@@ -342,10 +368,7 @@ impl<F: Float8> Codec for F {
         unsafe {
             let scaled = _mm512_mul_ps(vector, _mm512_set1_ps(1.0 / F::SCALE));
             let halves = narrow_to_odd(scaled, scaled);
-            let magnitudes = round_special::<F>(halves);
-            let codes = without_signs_of_nan::<F>(join::<F>([magnitudes; 2], [halves; 2]));
-            // Both bytes of each 16 bits are the code; one is kept.
-            _mm_storeu_si128(start.cast(), _mm256_cvtepi16_epi8(_mm512_castsi512_si256(codes)));
+            _mm_storeu_si128(start.cast(), _mm256_castsi256_si128(codes_in_order::<F>(halves)));
         }
     }
 
@@ -371,6 +394,18 @@ impl<F: Float8> Codec for F {
             let magnitudes = [round_magnitude::<F>(even), round_magnitude::<F>(odd)];
             _mm512_storeu_si512(start.cast(), join::<F>(magnitudes, [even, odd]));
         }
+    }
+}
+
+/// Codes of 32 binary16 numbers, in order.
+#[inline(always)]
+unsafe fn codes_in_order<F: Float8>(halves: __m512i) -> __m256i {
+    // SAFETY: see the module.
+    unsafe {
+        let magnitudes = round_special::<F>(halves);
+        let codes = without_signs_of_nan::<F>(join::<F>([magnitudes; 2], [halves; 2]));
+        // Both bytes of each 16 bits are the code; one is kept.
+        _mm512_cvtepi16_epi8(codes)
     }
 }
 

@@ -40,6 +40,8 @@ trait Wide: Copy {
     /// The same function on each pair of vectors.
     unsafe fn zip(self, other: Self, apply: unsafe fn(Self::Vector, Self::Vector) -> Self::Vector) -> Self;
     fn splat(vector: Self::Vector) -> Self;
+    /// As many accumulators as all vectors together have lanes, in order.
+    unsafe fn read(start: *const u8) -> Self;
 }
 
 impl<V: Vector, const N: usize> Wide for [V; N] {
@@ -56,6 +58,17 @@ impl<V: Vector, const N: usize> Wide for [V; N] {
     fn splat(vector: V) -> Self {
         [vector; N]
     }
+    #[inline(always)]
+    unsafe fn read(start: *const u8) -> Self {
+        // SAFETY: the caller has the features and vouches for N vectors of lanes at `start`.
+        unsafe {
+            let mut wide = [V::read(start); N];
+            for (index, vector) in wide.iter_mut().enumerate().skip(1) {
+                *vector = V::read(start.add(index * V::LANES * 4));
+            }
+            wide
+        }
+    }
 }
 
 /// A narrow format on registers of one width. All functions need the CPU features of their path; pointers must be
@@ -70,6 +83,8 @@ trait Codec: 'static {
     unsafe fn decode(start: *const u8) -> Self::Wide;
     /// The reverse, with rounding.
     unsafe fn encode(wide: Self::Wide, start: *mut u8);
+    /// A group whose vectors are in order, with rounding.
+    unsafe fn encode_in_order(wide: Self::Wide, start: *mut u8);
     /// As many elements as a vector has lanes, in order.
     unsafe fn decode_row(start: *const u8) -> <Self::Wide as Wide>::Vector;
     /// The reverse, with rounding.
@@ -353,6 +368,11 @@ unsafe fn finish<C: Codec, O: Arithmetic>(out: *mut u8, memory: *const u8, count
     let mut at = 0;
     // SAFETY: as in `load`.
     unsafe {
+        while at + C::GROUP <= count {
+            let wide = divided::<C, O>(C::Wide::read(memory.add(at * 4)), ranks);
+            C::encode_in_order(wide, out.add(at * C::ELEM_BYTES));
+            at += C::GROUP;
+        }
         while at + lanes <= count {
             finish_row::<C, O>(out.add(at * C::ELEM_BYTES), memory.add(at * 4), ranks);
             at += lanes;
