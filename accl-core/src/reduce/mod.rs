@@ -13,7 +13,7 @@
 //! | integers of 64 bits | avg | `i128` |
 //! | all others | | the type itself |
 //!
-//! Layers: [`format`](self) converts numbers, `kernel` treats one element, `body` has the loops, this file cuts the work
+//! Layers: `format` converts numbers, `kernel` treats one element, `body` has the loops, this file cuts the work
 //! into blocks that stay in the first-level cache, `x86` has loops written by hand where the compiler's were slow.
 //!
 //! # Safety
@@ -34,6 +34,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::types::{DataType, ReduceOp, Scalar};
@@ -71,17 +72,18 @@ pub struct Reduction {
     table: &'static Table,
 }
 
-/// Accumulators per block when they cannot lie in the destination: with the sources' share, half a first-level cache.
+/// Bytes of accumulators per block when they cannot lie in the destination: few enough that they and the rows' shares stay
+/// in a first-level cache, many enough that a call per source and block costs nothing.
 const BLOCK_BYTES: usize = 4096;
 
-/// Elements per block when accumulators do lie in the destination.
+/// The same when accumulators do lie in the destination.
 const DIRECT_BYTES: usize = 8192;
 
 /// More sources than this are folded block by block, since each one is a stream that the CPU must prefetch.
 const STREAMS: usize = 16;
 
 #[repr(align(64))]
-struct Block([u8; BLOCK_BYTES]);
+struct Block(#[expect(dead_code, reason = "reached by pointer")] [u8; BLOCK_BYTES]);
 
 impl Reduction {
     /// The reduction of `dtype` with `op` on the fastest path of this CPU. `ranks` divides an average, and has no
@@ -257,8 +259,9 @@ impl Reduction {
     /// As for [`Self::reduce`].
     unsafe fn in_stack(&self, sources: &[Source], dst: *mut u8, dst_form: Form, count: usize) {
         let table = self.table;
-        let mut block = Block([0; BLOCK_BYTES]);
-        let memory = block.0.as_mut_ptr();
+        // Uninitialised, or a call for one element would spend most of its time on zeros.
+        let mut block = MaybeUninit::<Block>::uninit();
+        let memory = block.as_mut_ptr().cast::<u8>();
         let step = BLOCK_BYTES / table.accumulator_bytes;
         let mut at = 0;
         while at < count {

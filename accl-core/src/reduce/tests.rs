@@ -255,6 +255,35 @@ fn all_values_of_16_bits_with_awkward_partners() {
     }
 }
 
+/// One row is both sources, and the destination as well.
+#[test]
+fn a_row_may_be_all_operands_at_once() {
+    for dtype in DataType::ALL {
+        for op in ReduceOp::ALL {
+            for &path in Path::available() {
+                for sources in 2..5 {
+                    let oracle = Oracle { dtype, op, ranks: 3 };
+                    let size = dtype.size_bytes();
+                    let before: Vec<u8> = (0..200 * size).map(|i| (i * 37 + i / 251) as u8).collect();
+                    let expected: Vec<u8> = before
+                        .chunks(size)
+                        .flat_map(|elem| {
+                            oracle.reduce(&vec![(elem, Form::Element, None); sources], Form::Element)
+                        })
+                        .collect();
+                    let mut row = before.clone();
+                    let dst = row.as_mut_ptr();
+                    let source = Source { start: dst, form: Form::Element, scale: None };
+                    let reduction = Reduction::with_path(dtype, op, 3, path);
+                    // SAFETY: the destination is exactly each of the sources.
+                    unsafe { reduction.reduce(&vec![source; sources], dst, Form::Element, 200) };
+                    assert_eq!(first_difference(&row, &expected), None, "{dtype} {op} {path:?} {sources}");
+                }
+            }
+        }
+    }
+}
+
 /// What the kernels' codecs are called, next to the format's description.
 type Codec = (Narrow, fn(u16) -> f32, fn(f32) -> u16);
 
