@@ -128,9 +128,13 @@ fn first_difference(left: &[u8], right: &[u8]) -> Option<(usize, u8, u8)> {
 
 #[test]
 fn all_pairs_of_float8() {
-    let left: Vec<u8> = (0..=0xffffu16).map(|pair| (pair >> 8) as u8).collect();
-    let right: Vec<u8> = (0..=0xffffu16).map(|pair| pair as u8).collect();
-    for dtype in [DataType::Float8e4m3, DataType::Float8e5m2] {
+    for (dtype, narrow) in [(DataType::Float8e4m3, E4M3), (DataType::Float8e5m2, E5M2)] {
+        // Numbers first, so that they stand in groups of numbers alone: vector code treats groups with others apart.
+        let mut pairs: Vec<u16> = (0..=0xffff).collect();
+        let is_number = |code: u16| code & 0x7f <= narrow.largest();
+        pairs.sort_by_key(|pair| !(is_number(pair >> 8) && is_number(pair & 0xff)));
+        let left: Vec<u8> = pairs.iter().map(|pair| (pair >> 8) as u8).collect();
+        let right: Vec<u8> = pairs.iter().map(|pair| *pair as u8).collect();
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min] {
             check_pairs(dtype, op, 2, left.clone(), right.clone());
         }

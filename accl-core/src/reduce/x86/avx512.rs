@@ -372,9 +372,9 @@ impl<F: Float8> Codec for F {
         }
     }
 
-    /// Numbers only: the sum of two in `f32` is exact or nearly so, and binary16 has more than twice the digits of the
-    /// format, so that rounding to it first does not change how the sum rounds in the end. That saves finding out what
-    /// was inexact. Groups with anything but numbers, which are rare, go the long way.
+    /// Numbers only: binary16 has more than twice the digits of the format, so that rounding to it first does not change
+    /// how the sum of *two* elements rounds in the end (the test of all pairs shows it). That saves finding out what was
+    /// inexact. Groups with anything but numbers, which are rare, go the long way.
     #[inline(always)]
     unsafe fn sum(left: *const u8, right: *const u8, start: *mut u8) {
         // SAFETY: see the module.
