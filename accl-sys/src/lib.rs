@@ -1,8 +1,34 @@
-//! test
-/// # Safety
-/// none
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclGetVersion(v: *mut i32) -> i32 {
-    unsafe { *v = 1 };
-    0
-}
+//! The C faces of ACCL-P: exported functions only. Each one converts, calls `accl_core`, and converts back; what is
+//! decided, is decided in the core. The contract is `include/nccl.h` and `include/accl.h`.
+//!
+//! The line of a call: the `face!` macro ([`mod@guard`]) makes the exported function, its twin with the prefix
+//! `pnccl`, and a body between them; a panic becomes `ncclInternalError`, an error its code and its text.
+//! Handles ([`mod@handle`]) are checked without a look at the memory they point to.
+
+// Names are those of the C interface, and so is the number of their arguments.
+#![allow(non_snake_case, non_upper_case_globals, clippy::too_many_arguments)]
+
+#[rustfmt::skip]
+pub mod abi;
+
+#[macro_use]
+pub mod guard;
+
+pub mod collectives;
+pub mod config;
+pub mod device_api;
+pub mod error;
+pub mod group;
+pub mod handle;
+pub mod management;
+pub mod memory;
+pub mod one_sided;
+pub mod params;
+pub mod point_to_point;
+pub mod properties;
+pub mod reduce_op;
+pub mod settings;
+pub mod slab;
+pub mod streams;
+pub mod unsupported;
+pub mod windows;

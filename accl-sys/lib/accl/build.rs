@@ -1,3 +1,5 @@
+include!("../soname.rs");
+
 fn main() {
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libaccl.so");
+    soname("libaccl.so", "libaccl.so");
 }

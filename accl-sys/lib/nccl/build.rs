@@ -1,3 +1,5 @@
+include!("../soname.rs");
+
 fn main() {
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
+    soname("libnccl.so", "libnccl.so.2");
 }

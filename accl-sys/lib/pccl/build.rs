@@ -1,3 +1,5 @@
+include!("../soname.rs");
+
 fn main() {
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libpccl.so.2");
+    soname("libpccl.so", "libpccl.so.2");
 }

@@ -1,1 +1,3 @@
+//! The shared library: everything it exports stands in accl_sys.
+
 extern crate accl_sys;

@@ -1,0 +1,381 @@
+//! The collectives: plain calls, and those with a configuration of the call.
+
+use std::ffi::{c_int, c_void};
+
+use accl_core::Result;
+use accl_core::comm::Communicator;
+use accl_core::engine::HostStream;
+
+use crate::abi::*;
+use crate::{config, handle};
+
+/// What all collectives of a call share.
+struct Call {
+    count: usize,
+    comm: ncclComm_t,
+    stream: cudaStream_t,
+    /// NULL for the plain calls.
+    config: *const ncclCollConfig_t,
+}
+
+impl Call {
+    /// Runs a call in the order of §5.1: communicator (1 to 4), `parse` (5 to 7), the stream if there is anything to
+    /// do (9), and `start` for the rest.
+    ///
+    /// # Safety
+    /// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
+    #[inline]
+    unsafe fn run<T>(
+        self,
+        parse: impl FnOnce(&Communicator) -> Result<T>,
+        start: impl FnOnce(&Communicator, T, Option<&HostStream>) -> Result<()>,
+    ) -> Result<()> {
+        let comm = handle::communicator(self.comm)?;
+        handle::recorded(&comm, || {
+            comm.check_usable()?;
+            let parsed = parse(&comm)?;
+            // SAFETY: promised.
+            unsafe { config::check_collective(self.config) }?;
+            let stream = handle::collective_stream(self.stream, self.count)?;
+            start(&comm, parsed, stream.as_deref())
+        })
+    }
+}
+
+face! {
+    /// Everyone gets the reduction of all inputs.
+    fn all_reduce[ncclAllReduce, pncclAllReduce](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { all_reduce_call(call, sendbuff, recvbuff, datatype, op) }
+    }
+
+    /// Everyone gets the reduction of all inputs; with a configuration of the call.
+    fn all_reduce_config[ncclAllReduceConfig, pncclAllReduceConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { all_reduce_call(call, sendbuff, recvbuff, datatype, op) }
+    }
+
+    /// The root gets the reduction of all inputs.
+    fn reduce[ncclReduce, pncclReduce](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { reduce_call(call, sendbuff, recvbuff, datatype, op, root) }
+    }
+
+    /// The root gets the reduction of all inputs; with a configuration of the call.
+    fn reduce_config[ncclReduceConfig, pncclReduceConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+        config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { reduce_call(call, sendbuff, recvbuff, datatype, op, root) }
+    }
+
+    /// Everyone gets the root's input.
+    fn broadcast[ncclBroadcast, pncclBroadcast](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { broadcast_call(call, sendbuff, recvbuff, datatype, root) }
+    }
+
+    /// Everyone gets the root's input; with a configuration of the call.
+    fn broadcast_config[ncclBroadcastConfig, pncclBroadcastConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { broadcast_call(call, sendbuff, recvbuff, datatype, root) }
+    }
+
+    /// Everyone gets all inputs, by rank.
+    fn all_gather[ncclAllGather, pncclAllGather](
+        sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count: sendcount, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { all_gather_call(call, sendbuff, recvbuff, datatype) }
+    }
+
+    /// Everyone gets all inputs, by rank; with a configuration of the call.
+    fn all_gather_config[ncclAllGatherConfig, pncclAllGatherConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count: sendcount, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { all_gather_call(call, sendbuff, recvbuff, datatype) }
+    }
+
+    /// Rank r gets part r of the reduction.
+    fn reduce_scatter[ncclReduceScatter, pncclReduceScatter](
+        sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count: recvcount, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { reduce_scatter_call(call, sendbuff, recvbuff, datatype, op) }
+    }
+
+    /// Rank r gets part r of the reduction; with a configuration of the call.
+    fn reduce_scatter_config[ncclReduceScatterConfig, pncclReduceScatterConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t,
+        op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count: recvcount, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { reduce_scatter_call(call, sendbuff, recvbuff, datatype, op) }
+    }
+
+    /// Rank r gets part r of everyone's input.
+    fn all_to_all[ncclAlltoAll, pncclAlltoAll](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { all_to_all_call(call, sendbuff, recvbuff, datatype) }
+    }
+
+    /// Rank r gets part r of everyone's input; with a configuration of the call.
+    fn all_to_all_config[ncclAlltoAllConfig, pncclAlltoAllConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { all_to_all_call(call, sendbuff, recvbuff, datatype) }
+    }
+
+    /// The root gets all inputs, by rank.
+    fn gather[ncclGather, pncclGather](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { gather_call(call, sendbuff, recvbuff, datatype, root) }
+    }
+
+    /// The root gets all inputs, by rank; with a configuration of the call.
+    fn gather_config[ncclGatherConfig, pncclGatherConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { gather_call(call, sendbuff, recvbuff, datatype, root) }
+    }
+
+    /// Rank r gets part r of the root's input.
+    fn scatter[ncclScatter, pncclScatter](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t,
+    ) {
+        let call = Call { count, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { scatter_call(call, sendbuff, recvbuff, datatype, root) }
+    }
+
+    /// Rank r gets part r of the root's input; with a configuration of the call.
+    fn scatter_config[ncclScatterConfig, pncclScatterConfig](
+        sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
+        root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
+    ) {
+        let call = Call { count, comm, stream, config };
+        // SAFETY: the header asks for a valid configuration or NULL.
+        unsafe { scatter_call(call, sendbuff, recvbuff, datatype, root) }
+    }
+
+    /// The broadcast in place.
+    fn bcast[ncclBcast, pncclBcast](
+        buff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t,
+        stream: cudaStream_t,
+    ) {
+        let call = Call { count, comm, stream, config: std::ptr::null() };
+        // SAFETY: no configuration is given.
+        unsafe { broadcast_call(call, buff, buff, datatype, root) }
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn all_reduce_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+    op: ncclRedOp_t,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    let parse = |comm: &Communicator| Ok((handle::data_type(datatype)?, comm.operator(op.cast_signed())?));
+    // SAFETY: promised.
+    unsafe {
+        call.run(parse, |comm, (data_type, op), stream| {
+            comm.all_reduce(send, recv, count_elems, data_type, op, stream)
+        })
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn reduce_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+    op: ncclRedOp_t,
+    root: c_int,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    let parse = |comm: &Communicator| {
+        Ok((
+            handle::rank(comm, root, "root")?,
+            handle::data_type(datatype)?,
+            comm.operator(op.cast_signed())?,
+        ))
+    };
+    // SAFETY: promised.
+    unsafe {
+        call.run(parse, |comm, (root, data_type, op), stream| {
+            comm.reduce(send, recv, count_elems, data_type, op, root, stream)
+        })
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn broadcast_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+    root: c_int,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    let parse = |comm: &Communicator| Ok((handle::rank(comm, root, "root")?, handle::data_type(datatype)?));
+    // SAFETY: promised.
+    unsafe {
+        call.run(parse, |comm, (root, data_type), stream| {
+            comm.broadcast(send, recv, count_elems, data_type, root, stream)
+        })
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn all_gather_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    // SAFETY: promised.
+    unsafe {
+        call.run(
+            |_| handle::data_type(datatype),
+            |comm, data_type, stream| comm.all_gather(send, recv, count_elems, data_type, stream),
+        )
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn reduce_scatter_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+    op: ncclRedOp_t,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    let parse = |comm: &Communicator| Ok((handle::data_type(datatype)?, comm.operator(op.cast_signed())?));
+    // SAFETY: promised.
+    unsafe {
+        call.run(parse, |comm, (data_type, op), stream| {
+            comm.reduce_scatter(send, recv, count_elems, data_type, op, stream)
+        })
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn all_to_all_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    // SAFETY: promised.
+    unsafe {
+        call.run(
+            |_| handle::data_type(datatype),
+            |comm, data_type, stream| comm.all_to_all(send, recv, count_elems, data_type, stream),
+        )
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn gather_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+    root: c_int,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    let parse = |comm: &Communicator| Ok((handle::rank(comm, root, "root")?, handle::data_type(datatype)?));
+    // SAFETY: promised.
+    unsafe {
+        call.run(parse, |comm, (root, data_type), stream| {
+            comm.gather(send, recv, count_elems, data_type, root, stream)
+        })
+    }
+}
+
+/// # Safety
+/// As for [`Call::run`].
+#[inline]
+unsafe fn scatter_call(
+    call: Call,
+    send: *const c_void,
+    recv: *mut c_void,
+    datatype: ncclDataType_t,
+    root: c_int,
+) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+    let parse = |comm: &Communicator| Ok((handle::rank(comm, root, "root")?, handle::data_type(datatype)?));
+    // SAFETY: promised.
+    unsafe {
+        call.run(parse, |comm, (root, data_type), stream| {
+            comm.scatter(send, recv, count_elems, data_type, root, stream)
+        })
+    }
+}

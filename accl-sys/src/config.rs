@@ -1,0 +1,279 @@
+//! `ncclConfig_t` and `ncclCollConfig_t`: structs that grew with the releases, written by clients of any age.
+//!
+//! A client's struct is as long as it says, and holds what its release knew: fields that are younger than the
+//! stamp are undefined even where padding let their bytes be copied.
+
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+
+use accl_core::comm::CommConfig;
+use accl_core::{Error, Result};
+
+use crate::abi::*;
+use crate::handle::required;
+use crate::settings::setting;
+
+/// `NCCL_CONFIG_UNDEF_INT`: the client did not set the field. (INT_MIN is beyond what bindgen evaluates.)
+const UNDEFINED: i32 = i32::MIN;
+
+/// The first `ncclConfig_t` ended after `blocking`.
+const SMALLEST_CONFIG_BYTES: usize = 24;
+
+/// The configuration of a communicator that is made from nothing.
+///
+/// # Safety
+/// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
+pub(crate) unsafe fn for_init(config: *const ncclConfig_t) -> Result<CommConfig> {
+    // SAFETY: the same promise.
+    let given = unsafe { for_child(config) }?;
+    Ok(given.unwrap_or_else(|| overridden(CommConfig::default(), setting("COMM_BLOCKING").as_deref())))
+}
+
+/// The configuration of a communicator that is made from another: `None` means the parent's.
+///
+/// # Safety
+/// As for [`for_init`].
+pub(crate) unsafe fn for_child(config: *const ncclConfig_t) -> Result<Option<CommConfig>> {
+    if config.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the same promise.
+    let fields = unsafe { fields(config) }?;
+    validate(&fields)?;
+    let parsed = CommConfig {
+        blocking: fields.blocking != 0,
+        // SAFETY: the same promise: a string or NULL.
+        name: unsafe { string(fields.commName) },
+    };
+    Ok(Some(overridden(parsed, setting("COMM_BLOCKING").as_deref())))
+}
+
+/// The environment beats the program; a value that means nothing changes nothing.
+fn overridden(config: CommConfig, blocking: Option<&str>) -> CommConfig {
+    let blocking = match blocking.map(str::trim) {
+        Some("0") => false,
+        Some("1") => true,
+        _ => config.blocking,
+    };
+    CommConfig { blocking, ..config }
+}
+
+/// # Safety
+/// `text` is NULL or a string that ends with NUL.
+unsafe fn string(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, so a string.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+const NOTHING_SET: ncclConfig_t = ncclConfig_t {
+    size: size_of::<ncclConfig_t>(),
+    magic: NCCL_API_MAGIC,
+    version: NCCL_STRUCT_VERSION_CODE,
+    blocking: UNDEFINED,
+    cgaClusterSize: UNDEFINED,
+    minCTAs: UNDEFINED,
+    maxCTAs: UNDEFINED,
+    netName: std::ptr::null(),
+    splitShare: UNDEFINED,
+    trafficClass: UNDEFINED,
+    commName: std::ptr::null(),
+    collnetEnable: UNDEFINED,
+    CTAPolicy: UNDEFINED,
+    shrinkShare: UNDEFINED,
+    nvlsCTAs: UNDEFINED,
+    nChannelsPerNetPeer: UNDEFINED,
+    nvlinkCentricSched: UNDEFINED,
+    graphUsageMode: UNDEFINED,
+    numRmaCtx: UNDEFINED,
+    maxP2pPeers: UNDEFINED,
+    graphStreamOrdering: UNDEFINED,
+    launchOrderImplicit: UNDEFINED,
+    numRmaSig: UNDEFINED,
+    rmaEagerInit: UNDEFINED,
+    hostCftMode: UNDEFINED,
+    nvlsHostMode: UNDEFINED,
+};
+
+/// The head that all structs with a version have in common, and that decides how much of the rest is there.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Head {
+    pub(crate) size: usize,
+    pub(crate) magic: u32,
+    pub(crate) version: u32,
+}
+
+/// # Safety
+/// `config` is not NULL and points to at least a head.
+pub(crate) unsafe fn head<T>(config: *const T) -> Head {
+    // SAFETY: just promised.
+    unsafe { config.cast::<Head>().read_unaligned() }
+}
+
+/// Lays what the client has of a struct over `whole`, its state with nothing set.
+///
+/// # Safety
+/// `config` points to as many bytes as its head says, `T` is plain data that starts with a head.
+unsafe fn overlay<T>(config: *const T, whole: T) -> T {
+    // SAFETY: promised.
+    let bytes = unsafe { head(config) }.size.min(size_of::<T>());
+    let mut whole = MaybeUninit::new(whole);
+    // SAFETY: `bytes` fit both; the client's struct and ours do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(config.cast::<u8>(), whole.as_mut_ptr().cast::<u8>(), bytes) };
+    // SAFETY: it was whole before, and any bytes are a valid value of plain data.
+    unsafe { whole.assume_init() }
+}
+
+/// What the client set: nothing beyond its size, nothing younger than its version (§3.2, steps 2 to 4).
+///
+/// # Safety
+/// `config` is not NULL; otherwise as for [`for_init`].
+unsafe fn fields(config: *const ncclConfig_t) -> Result<ncclConfig_t> {
+    // SAFETY: every ncclConfig_t that ever was has a head.
+    let head = unsafe { head(config) };
+    if head.magic != NCCL_API_MAGIC || head.size < SMALLEST_CONFIG_BYTES {
+        return Err(Error::argument(format!(
+            "the ncclConfig_t was not initialized: magic {:#x} and size {}, needed {NCCL_API_MAGIC:#x} and at least \
+             {SMALLEST_CONFIG_BYTES}; start from NCCL_CONFIG_INITIALIZER",
+            head.magic, head.size
+        )));
+    }
+    // SAFETY: the same promise; ncclConfig_t is plain data.
+    let mut fields = unsafe { overlay(config, NOTHING_SET) };
+    forget_younger(&mut fields);
+    Ok(fields)
+}
+
+/// Undefines the fields that came after the client's release.
+fn forget_younger(fields: &mut ncclConfig_t) {
+    let version = fields.version;
+    if version < 21700 {
+        fields.netName = std::ptr::null();
+    }
+    let since = [
+        (21400, &mut fields.blocking),
+        (21700, &mut fields.cgaClusterSize),
+        (21700, &mut fields.minCTAs),
+        (21700, &mut fields.maxCTAs),
+        // NCCL says 2.25, but headers before 2.26 have padding there, with whatever was on the stack.
+        (22600, &mut fields.trafficClass),
+        (22700, &mut fields.collnetEnable),
+        (22700, &mut fields.CTAPolicy),
+        (22700, &mut fields.shrinkShare),
+        (22700, &mut fields.nvlsCTAs),
+        (22800, &mut fields.nChannelsPerNetPeer),
+        (22800, &mut fields.nvlinkCentricSched),
+        (22900, &mut fields.graphUsageMode),
+        (22900, &mut fields.numRmaCtx),
+        (23000, &mut fields.maxP2pPeers),
+        (23005, &mut fields.graphStreamOrdering),
+        (23100, &mut fields.launchOrderImplicit),
+        (23100, &mut fields.numRmaSig),
+        (23100, &mut fields.rmaEagerInit),
+        (23100, &mut fields.hostCftMode),
+        (23200, &mut fields.nvlsHostMode),
+    ];
+    for (first_version, field) in since {
+        if version < first_version {
+            *field = UNDEFINED;
+        }
+    }
+}
+
+/// Refuses values out of range (§3.2, step 5). Fields without an effect in host memory are checked all the same:
+/// a program that is wrong on a device should hear it here.
+fn validate(fields: &ncclConfig_t) -> Result<()> {
+    let ranges = [
+        ("blocking", fields.blocking, 0, 1),
+        ("cgaClusterSize", fields.cgaClusterSize, 0, i32::MAX),
+        ("minCTAs", fields.minCTAs, 1, i32::MAX),
+        ("maxCTAs", fields.maxCTAs, 1, i32::MAX),
+        ("splitShare", fields.splitShare, 0, 1),
+        ("collnetEnable", fields.collnetEnable, 0, 1),
+        ("CTAPolicy", fields.CTAPolicy, 0, (NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO).cast_signed()),
+        ("shrinkShare", fields.shrinkShare, 0, 1),
+        ("nvlsCTAs", fields.nvlsCTAs, 1, i32::MAX),
+        ("nChannelsPerNetPeer", fields.nChannelsPerNetPeer, 1, 64),
+        ("nvlinkCentricSched", fields.nvlinkCentricSched, 0, 1),
+        ("graphUsageMode", fields.graphUsageMode, 0, 2),
+        ("numRmaCtx", fields.numRmaCtx, 0, i32::MAX),
+        ("maxP2pPeers", fields.maxP2pPeers, 1, i32::MAX),
+        ("graphStreamOrdering", fields.graphStreamOrdering, 0, 1),
+        ("hostCftMode", fields.hostCftMode, ncclHostCftModeEnable, ncclHostCftModeFallback),
+    ];
+    for (name, value, low, high) in ranges {
+        if value != UNDEFINED && !(low..=high).contains(&value) {
+            return Err(Error::argument(format!(
+                "{name} of the ncclConfig_t is {value}; {low} to {high} are allowed, or leave it undefined"
+            )));
+        }
+    }
+    let both_set = fields.minCTAs != UNDEFINED && fields.maxCTAs != UNDEFINED;
+    if both_set && fields.minCTAs > fields.maxCTAs {
+        return Err(Error::argument(format!(
+            "minCTAs of the ncclConfig_t is {} and maxCTAs {}; the smaller must not be larger",
+            fields.minCTAs, fields.maxCTAs
+        )));
+    }
+    let both_parts = ncclNvlsHostModeDisableTransport | ncclNvlsHostModeDisableSymmetricMultimem;
+    let ends = [ncclNvlsHostModeDefault, ncclNvlsHostModeDisable];
+    if !ends.contains(&fields.nvlsHostMode) && !(0..=both_parts).contains(&fields.nvlsHostMode) {
+        return Err(Error::argument(format!(
+            "nvlsHostMode of the ncclConfig_t is {}; pass a mask of ncclNvlsHostMode_t",
+            fields.nvlsHostMode
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the configuration of one collective; NULL is none.
+///
+/// # Safety
+/// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
+pub(crate) unsafe fn check_collective(config: *const ncclCollConfig_t) -> Result<()> {
+    // 2.31, the first release with this struct, ended it before the event.
+    const SMALLEST_BYTES: usize = std::mem::offset_of!(ncclCollConfig_t, launchCompletionEvent);
+    if required(config, "").is_err() {
+        return Ok(());
+    }
+    // SAFETY: not NULL, and the struct always had a head.
+    let head = unsafe { head(config) };
+    if head.magic != NCCL_API_MAGIC || head.size < SMALLEST_BYTES {
+        return Err(Error::argument(format!(
+            "the ncclCollConfig_t was not initialized: magic {:#x} and size {}, needed {NCCL_API_MAGIC:#x} and at \
+             least {SMALLEST_BYTES}; start from NCCL_COLL_CONFIG_INITIALIZER",
+            head.magic, head.size
+        )));
+    }
+    // SAFETY: all bits zero are a valid value of this plain data.
+    let nothing = unsafe { MaybeUninit::<ncclCollConfig_t>::zeroed().assume_init() };
+    // SAFETY: the same promise; the struct is plain data.
+    let fields = unsafe { overlay(config, nothing) };
+    if !(0..=1).contains(&fields.forceAlgSelection) {
+        return Err(Error::argument(format!(
+            "forceAlgSelection of the ncclCollConfig_t is {}; 0 and 1 are allowed",
+            fields.forceAlgSelection
+        )));
+    }
+    // SAFETY: the same promise: a string or NULL.
+    let selection = unsafe { string(fields.algSelection) }.unwrap_or_default();
+    if fields.forceAlgSelection == 1 && !selection.is_empty() {
+        return Err(Error::usage(format!(
+            "algSelection \"{selection}\" is forced, and algorithms cannot be selected per call yet; set \
+             forceAlgSelection to 0 to make it a wish"
+        )));
+    }
+    if head.version >= 23200 && !fields.launchCompletionEvent.is_null() {
+        return Err(Error::usage(
+            "launchCompletionEvent is set, and there are no device events in host memory; leave it NULL",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -1,0 +1,287 @@
+//! The life of communicators, and what they say about themselves.
+
+use std::ffi::c_int;
+
+use accl_core::bootstrap::UniqueId;
+use accl_core::comm::{CommConfig, Communicator};
+use accl_core::{Error, ErrorKind, Result};
+
+use crate::abi::*;
+use crate::handle::Out;
+use crate::slab::{Slot, State};
+use crate::{config, error, handle};
+
+/// Tools find the version of a library file by these bytes.
+static BANNER: &str = "NCCL version 2.30.7+cuda0.0";
+
+face! {
+    /// The level of NCCL whose surface is complete here.
+    fn version[ncclGetVersion, pncclGetVersion](version: *mut c_int) {
+        // The banner stands in the file only as long as something uses it.
+        std::hint::black_box(BANNER.as_ptr());
+        // SAFETY: the header asks for a valid pointer.
+        unsafe { Out::new(version, "version") }?.set(accl_core::VERSION_CODE);
+        Ok(())
+    }
+
+    /// Makes the name of a new communicator.
+    fn unique_id[ncclGetUniqueId, pncclGetUniqueId](uniqueId: *mut ncclUniqueId) {
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(uniqueId, "uniqueId") }?;
+        out.set(ncclUniqueId { internal: UniqueId::create()?.0.map(u8::cast_signed) });
+        Ok(())
+    }
+
+    /// Joins a communicator.
+    fn init_rank[ncclCommInitRank, pncclCommInitRank](
+        comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
+    ) {
+        // SAFETY: the header asks for a valid pointer; no configuration is given.
+        unsafe { init(comm, nranks, &[id(&commId)], rank, std::ptr::null()) }
+    }
+
+    /// Joins a communicator, with a configuration.
+    fn init_rank_config[ncclCommInitRankConfig, pncclCommInitRankConfig](
+        comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
+        config: *mut ncclConfig_t,
+    ) {
+        // SAFETY: the header asks for valid pointers.
+        unsafe { init(comm, nranks, &[id(&commId)], rank, config) }
+    }
+
+    /// Joins a communicator that has several names.
+    fn init_rank_scalable[ncclCommInitRankScalable, pncclCommInitRankScalable](
+        newcomm: *mut ncclComm_t, nranks: c_int, myrank: c_int, nId: c_int,
+        commIds: *mut ncclUniqueId, config: *mut ncclConfig_t,
+    ) {
+        handle::grouped(|| {
+            // SAFETY: the header asks for a valid pointer.
+            unsafe { Out::new(newcomm, "newcomm") }?.set(std::ptr::null_mut());
+            handle::required(commIds, "commIds")?;
+            if nId < 1 || nId > nranks {
+                return Err(Error::argument(format!("nId is {nId} with {nranks} ranks; pass 1 to the number of ranks")));
+            }
+            Ok(())
+        })?;
+        // SAFETY: the header asks for nId ids. Their alignment is 1.
+        let ids = unsafe { std::slice::from_raw_parts(commIds, nId.cast_unsigned() as usize) };
+        let ids: Vec<_> = ids.iter().map(id).collect();
+        // SAFETY: the header asks for valid pointers.
+        unsafe { init(newcomm, nranks, &ids, myrank, config) }
+    }
+
+    /// Makes all ranks of a communicator in this process.
+    fn init_all[ncclCommInitAll, pncclCommInitAll](
+        comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int,
+    ) {
+        handle::grouped(|| {
+            // SAFETY: the header asks for ndev handles and, if any, ndev numbers.
+            unsafe { join_all(comms, ndev, devlist) }
+        })
+    }
+
+    /// Groups of ranks become communicators of their own.
+    fn split[ncclCommSplit, pncclCommSplit](
+        comm: ncclComm_t, color: c_int, key: c_int, newcomm: *mut ncclComm_t,
+        config: *mut ncclConfig_t,
+    ) {
+        let parent = handle::communicator(comm)?;
+        handle::recorded(&parent, || {
+            // SAFETY: the header asks for a pointer that is valid until the parent is through.
+            let out = unsafe { Out::new(newcomm, "newcomm") }?;
+            out.set(std::ptr::null_mut());
+            parent.check_ready()?;
+            // SAFETY: the header asks for a valid pointer or NULL.
+            let config = unsafe { config::for_child(config) }?;
+            // -1 alone means "no communicator"; other negative colors are colors, as in NCCL.
+            let color = (color != NCCL_SPLIT_NOCOLOR).then_some(color.cast_unsigned());
+            let slot = handle::communicators()?.reserve()?;
+            parent.split(color, key, config, Box::new(move |child| {
+                if let Some(child) = child {
+                    out.set(slot.publish(child).cast());
+                }
+            }))
+        })
+    }
+
+    /// Completes what was started.
+    fn finalize[ncclCommFinalize, pncclCommFinalize](comm: ncclComm_t) {
+        if comm.is_null() { Ok(()) } else { handle::communicator(comm)?.finalize() }
+    }
+
+    /// Completes what was started, and frees.
+    fn destroy[ncclCommDestroy, pncclCommDestroy](comm: ncclComm_t) {
+        if comm.is_null() {
+            return Ok(());
+        }
+        let entered = handle::communicator(comm)?;
+        // The handle is freed whatever comes out: programs destroy once. What could not be completed is aborted,
+        // so that no other call stays inside for ever.
+        let result = entered.destroy();
+        if result.as_ref().is_err_and(|error| error.kind() != ErrorKind::InProgress) {
+            drop(entered.abort());
+        }
+        drop(entered.close(State::Destroyed));
+        result
+    }
+
+    /// Wakes whoever waits on the communicator, and frees it.
+    fn abort[ncclCommAbort, pncclCommAbort](comm: ncclComm_t) {
+        if comm.is_null() {
+            return Ok(());
+        }
+        let entered = handle::communicator(comm)?;
+        let result = entered.abort();
+        drop(entered.close(State::Aborted));
+        result
+    }
+
+    /// What has become of the communicator.
+    fn async_error[ncclCommGetAsyncError, pncclCommGetAsyncError](
+        comm: ncclComm_t, asyncError: *mut ncclResult_t,
+    ) {
+        let comm = handle::communicator(comm)?;
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(asyncError, "asyncError") }?;
+        // The text goes where a program that sees a failure looks for it.
+        let state = comm.async_state();
+        out.set(state.map_or_else(|error| error::report("ncclCommGetAsyncError", &error), |()| ncclSuccess));
+        Ok(())
+    }
+
+    /// Number of ranks.
+    fn count[ncclCommCount, pncclCommCount](comm: ncclComm_t, count: *mut c_int) {
+        // SAFETY: the header asks for a valid pointer.
+        unsafe { tell(comm, count, "count", |comm| Ok(number(comm.ranks()))) }
+    }
+
+    /// Number of the device; there is none in host memory.
+    fn device[ncclCommCuDevice, pncclCommCuDevice](comm: ncclComm_t, device: *mut c_int) {
+        // SAFETY: the header asks for a valid pointer.
+        unsafe { tell(comm, device, "device", |_| Ok(-1)) }
+    }
+
+    /// The caller's rank.
+    fn user_rank[ncclCommUserRank, pncclCommUserRank](comm: ncclComm_t, rank: *mut c_int) {
+        // SAFETY: the header asks for a valid pointer.
+        unsafe { tell(comm, rank, "rank", |comm| Ok(number(comm.rank()))) }
+    }
+
+    /// Does nothing; kept for old programs.
+    fn reset_debug[ncclResetDebugInit, pncclResetDebugInit]() -> (), or (); {
+        Ok(())
+    }
+}
+
+/// Ranks came in as C integers, so they fit one.
+pub(crate) fn number(rank: usize) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
+}
+
+fn id(id: &ncclUniqueId) -> UniqueId {
+    UniqueId(id.internal.map(i8::cast_unsigned))
+}
+
+/// # Safety
+/// `out` is NULL or writable.
+unsafe fn tell(
+    comm: ncclComm_t,
+    out: *mut c_int,
+    what: &str,
+    value: impl FnOnce(&Communicator) -> Result<c_int>,
+) -> Result<()> {
+    let comm = handle::communicator(comm)?;
+    // SAFETY: promised.
+    let out = unsafe { Out::new(out, what) }?;
+    comm.check_ready()?;
+    out.set(value(&comm)?);
+    Ok(())
+}
+
+/// # Safety
+/// `out` is NULL or writable until the communicator has been made; `config` as for [`config::for_init`].
+unsafe fn init(
+    out: *mut ncclComm_t,
+    ranks: c_int,
+    ids: &[UniqueId],
+    rank: c_int,
+    config: *const ncclConfig_t,
+) -> Result<()> {
+    handle::grouped(|| {
+        // SAFETY: promised.
+        let out = unsafe { Out::new(out, "comm") }?;
+        out.set(std::ptr::null_mut());
+        let (ranks, rank) = place(ranks, rank)?;
+        // SAFETY: promised.
+        let config = unsafe { config::for_init(config) }?;
+        join(out, ids, ranks, rank, config)
+    })
+}
+
+fn place(ranks: c_int, rank: c_int) -> Result<(usize, usize)> {
+    match (usize::try_from(ranks), usize::try_from(rank)) {
+        (Ok(ranks), Ok(rank)) if rank < ranks => Ok((ranks, rank)),
+        _ => Err(Error::argument(format!(
+            "rank {rank} of {ranks} ranks; the number of ranks must be at least 1, and a rank below it and not negative"
+        ))),
+    }
+}
+
+fn join(out: Out<ncclComm_t>, ids: &[UniqueId], ranks: usize, rank: usize, config: CommConfig) -> Result<()> {
+    let blocking = config.blocking;
+    let slot = handle::communicators()?.reserve()?;
+    let promised = slot.handle().addr();
+    // Joining inside a group fails at the group's end, after the handle has been given out.
+    let failed = Box::new(move || {
+        out.set(std::ptr::null_mut());
+        discard(std::ptr::without_provenance_mut(promised));
+    });
+    let comm = Communicator::init(ids, ranks, rank, config, Some(failed))?;
+    let state = if blocking { Ok(()) } else { comm.async_state() };
+    out.set(slot.publish(comm).cast());
+    match state {
+        Err(error) if error.kind() == ErrorKind::InProgress => Err(error),
+        // A failure in the background is for ncclCommGetAsyncError to tell: the handle is valid.
+        _ => Ok(()),
+    }
+}
+
+/// Frees a handle whose communicator never came to be.
+fn discard(comm: ncclComm_t) {
+    if let Ok(entered) = handle::communicator(comm) {
+        drop(entered.close(State::Destroyed));
+    }
+}
+
+/// # Safety
+/// `comms` is NULL or `ndev` writable handles, `devlist` NULL or `ndev` readable numbers.
+unsafe fn join_all(comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -> Result<()> {
+    handle::required(comms, "comms")?;
+    let Ok(ranks) = usize::try_from(ndev) else {
+        return Err(Error::argument(format!("ndev is {ndev}; pass the number of ranks")));
+    };
+    if ranks == 0 {
+        return Ok(());
+    }
+    if !devlist.is_null() {
+        // SAFETY: promised.
+        let mut devices: Vec<c_int> =
+            (0..ranks).map(|rank| unsafe { devlist.add(rank).read_unaligned() }).collect();
+        devices.sort_unstable();
+        if let Some(negative) = devices.first().filter(|device| **device < 0) {
+            return Err(Error::argument(format!("devlist holds {negative}; device numbers start at 0")));
+        }
+        if let Some(pair) = devices.windows(2).find(|pair| pair[0] == pair[1]) {
+            let text = format!("devlist holds {} twice; one rank per device is allowed", pair[0]);
+            return Err(Error::usage(text));
+        }
+    }
+    let slab = handle::communicators()?;
+    let slots: Vec<Slot<'_, _>> = (0..ranks).map(|_| slab.reserve()).collect::<Result<_>>()?;
+    let joined = Communicator::init_all(ranks)?;
+    for (rank, (slot, comm)) in slots.into_iter().zip(joined).enumerate() {
+        // SAFETY: promised.
+        unsafe { comms.add(rank).write_unaligned(slot.publish(comm).cast()) };
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! Memory that peers can reach, and buffers announced in advance.
+
+use std::ffi::c_void;
+
+use crate::abi::*;
+use crate::handle::{self, Out};
+use crate::settings::setting;
+
+face! {
+    /// Memory that peers on this host can read in place.
+    fn allocate[ncclMemAlloc, pncclMemAlloc](ptr: *mut *mut c_void, size: usize) {
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(ptr, "ptr") }?;
+        // Nothing is NULL, as from a device's allocator.
+        out.set(if size == 0 { std::ptr::null_mut() } else { accl_core::memory::allocate(size)?.cast() });
+        Ok(())
+    }
+
+    /// Gives memory of `ncclMemAlloc` back.
+    fn free[ncclMemFree, pncclMemFree](ptr: *mut c_void) {
+        if ptr.is_null() { Ok(()) } else { accl_core::memory::free(ptr.cast()) }
+    }
+
+    /// Announces a buffer.
+    fn register[ncclCommRegister, pncclCommRegister](
+        comm: ncclComm_t, buff: *mut c_void, size: usize, handle: *mut *mut c_void,
+    ) {
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(handle, "handle") };
+        if setting("LOCAL_REGISTER").is_some_and(|value| value.trim() == "0") {
+            // Turned off: success with no handle, before any other check.
+            out?.set(std::ptr::null_mut());
+            return Ok(());
+        }
+        let comm = handle::communicator(comm)?;
+        let (out, registered) = (out?, comm.register(handle::buffer(buff), size)?);
+        out.set(std::ptr::without_provenance_mut(registered));
+        Ok(())
+    }
+
+    /// Takes the announcement back.
+    fn deregister[ncclCommDeregister, pncclCommDeregister](comm: ncclComm_t, handle: *mut c_void) {
+        if handle.is_null() {
+            return Ok(());
+        }
+        handle::communicator(comm)?.deregister(handle.addr())
+    }
+}

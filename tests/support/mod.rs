@@ -1,0 +1,106 @@
+//! What tests against the C interface share: the shared libraries, built for this run, and C programs that use them.
+
+// Each test file uses its part of this, and none of it from outside.
+#![allow(dead_code, unreachable_pub)]
+// Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The sources' root: that of the workspace, also for tests of its packages.
+pub fn root() -> PathBuf {
+    let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let holds_headers = |directory: &&Path| directory.join("include/nccl.h").is_file();
+    package.ancestors().find(holds_headers).expect("include/nccl.h above the package").to_path_buf()
+}
+
+/// The directory with libaccl.so, libnccl.so, libpccl.so and the links of their sonames, of this run's profile.
+pub fn libraries() -> &'static Path {
+    static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARIES.get_or_init(|| {
+        // This test is <target>/<profile>/deps/<name>.
+        let test = std::env::current_exe().expect("the path of this test");
+        let profile = test.ancestors().nth(2).expect("a directory of the profile").to_path_buf();
+        let name = profile.file_name().and_then(OsStr::to_str).expect("a name");
+        let target = profile.parent().expect("a target directory");
+        // Cargo builds what a test depends on as a crate; nothing depends on a C library, so we ask for it.
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build
+            .current_dir(root())
+            .args(["build", "--quiet", "-p", "libaccl", "-p", "libnccl", "-p", "libpccl"]);
+        build.args(["--profile", if name == "debug" { "dev" } else { name }]).arg("--target-dir").arg(target);
+        run(&mut build);
+        profile
+    })
+}
+
+/// Runs a command that must succeed.
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// The languages in which the headers must compile.
+#[derive(Clone, Copy, Debug)]
+pub enum Language {
+    /// C11.
+    C,
+    /// C++17.
+    Cpp,
+}
+
+/// Compiles `tests/c/<source>` with every warning an error, links it with `library` ("nccl", …), and returns the
+/// program.
+pub fn compile(source: &str, language: Language, library: &str) -> PathBuf {
+    let (compiler, dialect) = match language {
+        Language::C => (["-x", "c"], "-std=c11"),
+        Language::Cpp => (["-x", "c++"], "-std=c++17"),
+    };
+    let program = match language {
+        Language::C => std::env::var_os("CC").unwrap_or_else(|| "cc".into()),
+        Language::Cpp => std::env::var_os("CXX").unwrap_or_else(|| "c++".into()),
+    };
+    let directory = libraries();
+    let outputs = directory.join("c-tests");
+    std::fs::create_dir_all(&outputs).expect("a directory for programs");
+    let output =
+        outputs.join(format!("{}-{library}-{language:?}-{}", source.replace('.', "-"), std::process::id()));
+    let mut command = Command::new(program);
+    command.args([dialect, "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-pthread"]).args(compiler);
+    command.arg(root().join("tests/c").join(source)).args(["-x", "none"]);
+    command.arg("-I").arg(root().join("include")).arg("-L").arg(directory).arg(format!("-l{library}"));
+    run(command.arg("-o").arg(&output));
+    output
+}
+
+/// A command that runs a program of [`compile`] with the libraries in reach.
+pub fn program(path: &Path) -> Command {
+    let mut command = Command::new(path);
+    command.env("LD_LIBRARY_PATH", libraries());
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["ACCL_", "PCCL_", "NCCL_"].iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Compiles, runs, and expects success and nothing on stdout: the library never writes there.
+pub fn passes(source: &str, language: Language, library: &str) {
+    let path = compile(source, language, library);
+    let output = run(&mut program(&path));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{source}: output on stdout");
+    std::fs::remove_file(path).expect("the program, to remove it");
+}
