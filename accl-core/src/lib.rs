@@ -21,3 +21,6 @@ pub mod transport;
 pub mod types;
 
 pub use error::{Error, ErrorKind, Result};
+
+/// The level of the NCCL ABI that this library answers for: what `ncclGetVersion` says.
+pub const VERSION_CODE: i32 = 23007;

@@ -74,7 +74,9 @@ fn input_elems(request: &Request) -> usize {
 
 fn output_elems(request: &Request) -> usize {
     match request.kind {
-        Collective::AllGather | Collective::AllToAll | Collective::Split => request.ranks * request.count_elems,
+        Collective::AllGather | Collective::AllToAll | Collective::Split => {
+            request.ranks * request.count_elems
+        }
         Collective::Gather if request.rank == request.root => request.ranks * request.count_elems,
         _ => request.count_elems,
     }
@@ -115,7 +117,8 @@ impl Machine {
     }
 
     fn place(&self, buffer: Buffer, index: usize) -> Place {
-        let (input, output) = if self.in_place { offsets(&self.request) } else { (0, input_elems(&self.request)) };
+        let (input, output) =
+            if self.in_place { offsets(&self.request) } else { (0, input_elems(&self.request)) };
         match buffer {
             Buffer::Input => Place { partial: false, index: input + index },
             Buffer::Output => Place { partial: false, index: output + index },
@@ -130,11 +133,14 @@ impl Machine {
             Buffer::Partial => self.plan.partial_elems,
         };
         assert!(span.start_elems + span.count_elems <= limit, "span {span:?} leaves its buffer of {limit}");
-        (span.start_elems..span.start_elems + span.count_elems).map(|index| self.place(span.buffer, index)).collect()
+        (span.start_elems..span.start_elems + span.count_elems)
+            .map(|index| self.place(span.buffer, index))
+            .collect()
     }
 
     fn read(&self, span: &Span) -> Vec<Value> {
-        let cell = |place: &Place| if place.partial { self.partial[place.index] } else { self.memory[place.index] };
+        let cell =
+            |place: &Place| if place.partial { self.partial[place.index] } else { self.memory[place.index] };
         self.places(span).iter().map(|place| cell(place).expect("read of memory that nobody wrote")).collect()
     }
 
@@ -143,7 +149,11 @@ impl Machine {
         for (place, value) in self.places(span).into_iter().zip(values) {
             for lent in self.lent.iter().filter(|lent| lent.places.contains(&place)) {
                 let known = lent.consumed_at.is_some_and(|at| at <= self.clock[lent.to]);
-                assert!(known, "rank {} writes {span:?}, which rank {} may be reading", self.request.rank, lent.to);
+                assert!(
+                    known,
+                    "rank {} writes {span:?}, which rank {} may be reading",
+                    self.request.rank, lent.to
+                );
             }
             let cell =
                 if place.partial { &mut self.partial[place.index] } else { &mut self.memory[place.index] };
@@ -163,7 +173,8 @@ impl World {
         let machine = &mut self.machines[rank];
         let id = self.messages;
         self.messages += 1;
-        let message = Message { values: machine.read(span), buffer: span.buffer, clock: machine.clock.clone(), id };
+        let message =
+            Message { values: machine.read(span), buffer: span.buffer, clock: machine.clock.clone(), id };
         machine.lent.push(Lent { places: machine.places(span), to, id, consumed_at: None });
         self.link(rank, to).push_back(message);
     }
@@ -176,7 +187,8 @@ impl World {
         }
         machine.clock[rank] += 1;
         let now = machine.clock[rank];
-        let lent = self.machines[from].lent.iter_mut().find(|lent| lent.id == message.id).expect("lent when sent");
+        let lent =
+            self.machines[from].lent.iter_mut().find(|lent| lent.id == message.id).expect("lent when sent");
         lent.consumed_at = Some(now);
         message
     }
@@ -275,7 +287,9 @@ fn expected(request: &Request) -> Vec<Value> {
         Collective::Gather if is_root => {
             (0..ranks * count).map(|index| one(index / count, index % count)).collect()
         }
-        Collective::Scatter => (0..count).map(|index| one(request.root, request.rank * count + index)).collect(),
+        Collective::Scatter => {
+            (0..count).map(|index| one(request.root, request.rank * count + index)).collect()
+        }
         Collective::Reduce | Collective::Gather => Vec::new(),
     }
 }
@@ -300,8 +314,12 @@ fn check(template: Request, algorithm: Algorithm, in_place: bool) {
     }
     for machine in &world.machines {
         let rank = machine.request.rank;
-        assert_eq!(machine.next, machine.plan.steps.len(), "rank {rank} waits for ever at {:?}",
-            machine.plan.steps.get(machine.next));
+        assert_eq!(
+            machine.next,
+            machine.plan.steps.len(),
+            "rank {rank} waits for ever at {:?}",
+            machine.plan.steps.get(machine.next)
+        );
         let wanted = expected(&machine.request);
         let span = Span::output(0..wanted.len());
         assert_eq!(machine.read(&span), wanted, "rank {rank}");
@@ -309,15 +327,28 @@ fn check(template: Request, algorithm: Algorithm, in_place: bool) {
     assert!(world.links.iter().all(VecDeque::is_empty), "messages that nobody received");
 }
 
-fn check_case(kind: Collective, algorithm: Algorithm, ranks: usize, count_elems: usize, segment_elems: usize) {
+fn check_case(
+    kind: Collective,
+    algorithm: Algorithm,
+    ranks: usize,
+    count_elems: usize,
+    segment_elems: usize,
+) {
     let roots = if kind.has_root() { vec![0, ranks / 2, ranks - 1] } else { vec![0] };
     for root in roots {
         for in_place in [false, true] {
             if in_place && kind == Collective::AllToAll {
                 continue;
             }
-            let request =
-                Request { kind, ranks, rank: 0, root, count_elems, segment_elems, align_elems: 1 + ranks % 3 };
+            let request = Request {
+                kind,
+                ranks,
+                rank: 0,
+                root,
+                count_elems,
+                segment_elems,
+                align_elems: 1 + ranks % 3,
+            };
             check(request, algorithm, in_place);
         }
     }
@@ -340,7 +371,8 @@ fn every_plan_is_right_for_1_to_64_ranks() {
     for algorithm in Algorithm::ALL {
         for kind in KINDS.into_iter().filter(|kind| algorithm.serves(*kind)) {
             for ranks in 1..=64 {
-                let counts = if ranks <= 17 { vec![0, 1, ranks - 1, ranks, ranks + 1] } else { vec![1, ranks + 1] };
+                let counts =
+                    if ranks <= 17 { vec![0, 1, ranks - 1, ranks, ranks + 1] } else { vec![1, ranks + 1] };
                 for count in counts {
                     check_case(kind, algorithm, ranks, count, 2);
                     checked += 1;

@@ -35,7 +35,11 @@ pub(super) fn plan(request: &Request, plan: &mut Plan) {
 fn everybody(request: &Request, range: Range<usize>) -> impl Iterator<Item = Operand> {
     let rank = request.rank;
     (0..request.ranks).map(move |peer| {
-        if peer == rank { Operand::Local(Span::input(range.clone())) } else { Operand::Peer(peer, Buffer::Input) }
+        if peer == rank {
+            Operand::Local(Span::input(range.clone()))
+        } else {
+            Operand::Peer(peer, Buffer::Input)
+        }
     })
 }
 

@@ -77,6 +77,18 @@ impl Facts {
             exchange_bytes: settings.exchange_bytes.min(board_bytes),
         }
     }
+
+    /// An error if the settings leave no algorithm for `kind`.
+    pub fn check(&self, kind: Collective, ranks: usize) -> Result<()> {
+        if self.is_open(kind) || ranks == 1 {
+            return Ok(());
+        }
+        planned(kind, self).map(|_| ())
+    }
+
+    fn is_open(&self, kind: Collective) -> bool {
+        kind == Collective::Split || self.deterministic || self.rules.is_open(kind)
+    }
 }
 
 /// Bytes that the busiest rank contributes.
@@ -92,21 +104,24 @@ fn contribution_bytes(request: &Request, element_bytes: usize) -> usize {
 /// them, except settings; those are compared with the call itself.
 pub fn select(request: &Request, element_bytes: usize, facts: &Facts) -> Result<Choice> {
     let kind = request.kind;
-    let open = kind == Collective::Split || facts.deterministic || facts.rules.is_open(kind);
-    if open || facts.rules.allow(kind, Algorithm::Direct.name()) {
-        let small = contribution_bytes(request, element_bytes) <= facts.exchange_bytes;
-        return Ok(if small && request.ranks > 1 { Choice::Exchange } else { Choice::Planned(Algorithm::Direct) });
-    }
+    let planned = if facts.is_open(kind) { Algorithm::Direct } else { planned(kind, facts)? };
+    let small = contribution_bytes(request, element_bytes) <= facts.exchange_bytes;
+    let exchange = planned == Algorithm::Direct && small && request.ranks > 1;
+    Ok(if exchange { Choice::Exchange } else { Choice::Planned(planned) })
+}
+
+/// The first algorithm that the rules allow.
+fn planned(kind: Collective, facts: &Facts) -> Result<Algorithm> {
     // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
     if !Algorithm::Ring.serves(kind) {
-        return Ok(Choice::Planned(Algorithm::Direct));
+        return Ok(Algorithm::Direct);
     }
     Algorithm::ALL
         .into_iter()
         .find(|algorithm| algorithm.serves(kind) && facts.rules.allow(kind, algorithm.name()))
-        .map(Choice::Planned)
         .ok_or_else(|| {
-            let have: Vec<_> = Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
+            let have: Vec<_> =
+                Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
             Error::usage(format!(
                 "the setting ALGO leaves no algorithm for {kind}; there are {}: name one of them or unset it",
                 have.join(", ")

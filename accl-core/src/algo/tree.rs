@@ -140,9 +140,7 @@ fn down(plan: &mut Plan, node: &Node, part: Range<usize>, source: Buffer) {
 /// The tree in which the root of the call is the root.
 fn rooted(request: &Request) -> impl Fn(Rank) -> Node + use<> {
     let (root, ranks) = (request.root, request.ranks);
-    move |rank| {
-        Node::in_order((rank + ranks - root) % ranks, ranks).renamed(|place| (place + root) % ranks)
-    }
+    move |rank| Node::in_order((rank + ranks - root) % ranks, ranks).renamed(|place| (place + root) % ranks)
 }
 
 fn broadcast(request: &Request, plan: &mut Plan) {
@@ -196,7 +194,8 @@ mod tests {
                     assert!(hops <= ranks.ilog2() + 1, "{ranks} ranks, rank {rank}: {hops} hops");
                 }
             }
-            let both = (0..ranks).filter(|rank| !trees[0][*rank].is_leaf() && !trees[1][*rank].is_leaf()).count();
+            let both =
+                (0..ranks).filter(|rank| !trees[0][*rank].is_leaf() && !trees[1][*rank].is_leaf()).count();
             assert!(both <= usize::from(ranks > 1), "{ranks} ranks: {both} inner nodes of both");
         }
     }

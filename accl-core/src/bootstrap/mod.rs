@@ -4,22 +4,22 @@
 //! ranks that know the secret, hands everyone the list of all, waits until all have prepared what they need, and
 //! gives one verdict to everybody. Ranks of one host then get the memory that they share from one of them.
 //!
-//! * [`wire`]: messages as bytes. * [`auth`]: who may talk to us. * [`root`]: the gathering, a state machine
-//!   without I/O. * [`service`]: the one thread and socket of a process that serve both. * [`join`]: the ranks'
-//!   side. * [`share`]: shared memory for a set of ranks.
+//! * [`wire`]: messages as bytes. * [`auth`]: who may talk to us. * `root`: the gathering, a state machine without
+//!   I/O. * `service`: the one thread and socket of a process. * `join`: the ranks' side. * `handover`: descriptors
+//!   between processes.
 
 pub mod auth;
+mod handover;
 mod id;
 mod join;
 mod root;
 mod service;
-mod share;
 pub mod wire;
 
-pub use auth::Secret;
+pub use auth::{Secret, Token};
+pub use handover::{Offer, fetch};
 pub use id::UniqueId;
-pub use join::{Membership, join};
-pub use share::{Sharing, share_memory};
+pub use join::{Membership, Request, join};
 pub use wire::PeerRecord;
 
 /// The version of messages and of shared memory layouts: builds that differ in it cannot talk to each other.

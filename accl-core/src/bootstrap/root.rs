@@ -117,7 +117,8 @@ impl Root {
         if matches!(self.phase, Phase::Ended { .. }) {
             return Vec::new();
         }
-        let Some((rank, member)) = self.members.iter().find(|(_, member)| member.connection == connection) else {
+        let Some((rank, member)) = self.members.iter().find(|(_, member)| member.connection == connection)
+        else {
             return Vec::new();
         };
         let error = Error::remote(format!(
@@ -131,8 +132,10 @@ impl Root {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Vec::new();
         }
-        let missing: Vec<usize> =
-            (0..self.ranks).filter(|rank| !self.members.contains_key(rank)).map(|rank| rank as usize).collect();
+        let missing: Vec<usize> = (0..self.ranks)
+            .filter(|rank| !self.members.contains_key(rank))
+            .map(|rank| rank as usize)
+            .collect();
         let text = if missing.is_empty() {
             "not all ranks could set themselves up in time (ACCL_INIT_TIMEOUT)".to_string()
         } else {
@@ -148,7 +151,8 @@ impl Root {
     /// Why this rank cannot be let in.
     fn objection(&self, join: &JoinRequest) -> Option<Error> {
         let Some((first_rank, first)) = self.members.first_key_value() else {
-            return (join.rank >= join.ranks).then(|| Error::argument(format!("rank {} of {}", join.rank, join.ranks)));
+            return (join.rank >= join.ranks)
+                .then(|| Error::argument(format!("rank {} of {}", join.rank, join.ranks)));
         };
         if first.version != join.version {
             return Some(Error::usage(format!(
@@ -191,7 +195,8 @@ mod tests {
     use crate::topo::Place;
 
     fn join(ranks: u32, rank: u32, patience_ms: u64) -> JoinRequest {
-        let record = PeerRecord { place: Place { pid: 100 + rank, ..Place::default() }, service: String::new() };
+        let record =
+            PeerRecord { place: Place { pid: 100 + rank, ..Place::default() }, service: String::new() };
         JoinRequest { ranks, rank, version: 7, patience_ms, record }
     }
 

@@ -191,7 +191,9 @@ fn kind_code(kind: ErrorKind) -> u8 {
 
 fn kind_of(code: u8) -> Result<ErrorKind> {
     let index = usize::from(code).checked_sub(1);
-    index.and_then(|index| KINDS.get(index).copied()).ok_or_else(|| malformed(format!("an error of kind {code}")))
+    index
+        .and_then(|index| KINDS.get(index).copied())
+        .ok_or_else(|| malformed(format!("an error of kind {code}")))
 }
 
 struct Writer(Vec<u8>);
@@ -294,12 +296,18 @@ mod tests {
 
     fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
-            any::<(u32, Token, Nonce)>().prop_map(|(protocol, token, nonce)| Message::Hello { protocol, token, nonce }),
+            any::<(u32, Token, Nonce)>().prop_map(|(protocol, token, nonce)| Message::Hello {
+                protocol,
+                token,
+                nonce
+            }),
             any::<(Nonce, Proof)>().prop_map(|(nonce, proof)| Message::Challenge { nonce, proof }),
             any::<Proof>().prop_map(Message::Proof),
-            (any::<(u32, u32, i32, u64)>(), record()).prop_map(|((ranks, rank, version, patience_ms), record)| {
-                Message::Join { ranks, rank, version, patience_ms, record }
-            }),
+            (any::<(u32, u32, i32, u64)>(), record()).prop_map(
+                |((ranks, rank, version, patience_ms), record)| {
+                    Message::Join { ranks, rank, version, patience_ms, record }
+                }
+            ),
             prop::collection::vec(record(), 0..9).prop_map(Message::Roster),
             prop::option::of(failure()).prop_map(Message::Ready),
             Just(Message::Go),

@@ -61,10 +61,15 @@ impl AlgorithmRule {
         let list = list.trim();
         let (inverted, list) = list.strip_prefix('^').map_or((false, list), |rest| (true, rest));
         let mut names = Vec::new();
-        for name in list.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()) {
+        for name in
+            list.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty())
+        {
             let name = if name == "recursivedoubling" { "rd".to_string() } else { name };
             if !OURS.contains(&name.as_str()) && !FOREIGN.contains(&name.as_str()) {
-                return Err(Error::argument(format!("unknown algorithm {name:?}; there are {}", OURS.join(", "))));
+                return Err(Error::argument(format!(
+                    "unknown algorithm {name:?}; there are {}",
+                    OURS.join(", ")
+                )));
             }
             names.push(name);
         }

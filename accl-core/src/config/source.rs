@@ -74,10 +74,14 @@ impl Source {
 
     /// The value of a setting by its name without prefix, and who set it.
     pub fn lookup(&self, name: &str) -> (String, Origin) {
-        PREFIXES.iter().find_map(|prefix| self.values.get(&format!("{prefix}{name}")).cloned()).unwrap_or_else(|| {
-            let default = SETTINGS.iter().find(|setting| setting.name == name).map_or("", |s: &Setting| s.default);
-            (default.to_string(), Origin::Default)
-        })
+        PREFIXES
+            .iter()
+            .find_map(|prefix| self.values.get(&format!("{prefix}{name}")).cloned())
+            .unwrap_or_else(|| {
+                let default =
+                    SETTINGS.iter().find(|setting| setting.name == name).map_or("", |s: &Setting| s.default);
+                (default.to_string(), Origin::Default)
+            })
     }
 
     pub(super) fn text(&self, name: &str) -> String {
@@ -150,10 +154,16 @@ mod tests {
     #[test]
     fn bytes_know_their_suffixes() {
         for (text, expected) in [("7", 7), ("16K", 16 << 10), ("2m", 2 << 20), ("1G", 1 << 30)] {
-            assert_eq!(Source::of_pairs(&[("NCCL_SEGMENT_BYTES", text)]).bytes("SEGMENT_BYTES").unwrap(), expected);
+            assert_eq!(
+                Source::of_pairs(&[("NCCL_SEGMENT_BYTES", text)]).bytes("SEGMENT_BYTES").unwrap(),
+                expected
+            );
         }
         for text in ["", "K", "-1", "1T", "99999999999999999999G", "18446744073709551615G"] {
-            assert!(Source::of_pairs(&[("ACCL_SEGMENT_BYTES", text)]).bytes("SEGMENT_BYTES").is_err(), "{text}");
+            assert!(
+                Source::of_pairs(&[("ACCL_SEGMENT_BYTES", text)]).bytes("SEGMENT_BYTES").is_err(),
+                "{text}"
+            );
         }
     }
 }

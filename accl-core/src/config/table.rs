@@ -59,11 +59,21 @@ pub const SETTINGS: &[Setting] = &[
         "up to how many bytes per rank an operation takes the one-step path (at most 16K)",
     ),
     setting("INIT_TIMEOUT", Kind::Seconds, "300", "how long a new communicator waits for its ranks to come"),
-    setting("PROTO", Kind::Text, "", "accepted for compatibility: Simple, LL, LL128; one protocol serves all here"),
+    setting(
+        "PROTO",
+        Kind::Text,
+        "",
+        "accepted for compatibility: Simple, LL, LL128; one protocol serves all here",
+    ),
     setting("SEGMENT_BYTES", Kind::Bytes, "256K", "how many bytes a pipeline moves at once"),
     setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
     setting("TIMEOUT", Kind::Seconds, "0", "how long an operation may stand still before it fails"),
-    setting("WARN_AFTER", Kind::Seconds, "10", "after how long a wait says on standard error whom it waits for"),
+    setting(
+        "WARN_AFTER",
+        Kind::Seconds,
+        "10",
+        "after how long a wait says on standard error whom it waits for",
+    ),
 ];
 
 #[cfg(test)]

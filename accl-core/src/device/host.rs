@@ -35,8 +35,11 @@ impl Device for Host {
         if count_elems == 0 {
             return;
         }
-        let source =
-            |operand: &Operand| Source { start: operand.start.as_ptr(), form: operand.form, scale: operand.scale };
+        let source = |operand: &Operand| Source {
+            start: operand.start.as_ptr(),
+            form: operand.form,
+            scale: operand.scale,
+        };
         if operands.len() <= FEW {
             let mut few = [Source { start: std::ptr::null(), form: Form::Element, scale: None }; FEW];
             for (place, operand) in few.iter_mut().zip(operands) {

@@ -75,8 +75,20 @@ impl Call {
     pub(crate) fn input_elems(&self, ranks: usize, rank: Rank) -> usize {
         match self.kind {
             Collective::ReduceScatter | Collective::AllToAll => ranks * self.count_elems,
-            Collective::Scatter => if rank == self.root { ranks * self.count_elems } else { 0 },
-            Collective::Broadcast => if rank == self.root { self.count_elems } else { 0 },
+            Collective::Scatter => {
+                if rank == self.root {
+                    ranks * self.count_elems
+                } else {
+                    0
+                }
+            }
+            Collective::Broadcast => {
+                if rank == self.root {
+                    self.count_elems
+                } else {
+                    0
+                }
+            }
             _ => self.count_elems,
         }
     }
@@ -85,8 +97,20 @@ impl Call {
     pub(crate) fn output_elems(&self, ranks: usize, rank: Rank) -> usize {
         match self.kind {
             Collective::AllGather | Collective::AllToAll | Collective::Split => ranks * self.count_elems,
-            Collective::Gather => if rank == self.root { ranks * self.count_elems } else { 0 },
-            Collective::Reduce => if rank == self.root { self.count_elems } else { 0 },
+            Collective::Gather => {
+                if rank == self.root {
+                    ranks * self.count_elems
+                } else {
+                    0
+                }
+            }
+            Collective::Reduce => {
+                if rank == self.root {
+                    self.count_elems
+                } else {
+                    0
+                }
+            }
             _ => self.count_elems,
         }
     }
@@ -146,6 +170,17 @@ pub struct Transfer {
     pub bytes: usize,
 }
 
+/// What a rank sends to itself.
+#[derive(Clone, Copy, Debug)]
+pub struct SelfCopy {
+    /// Where the send's data lies.
+    pub from: UserPointer,
+    /// Where the receive wants it.
+    pub to: UserPointer,
+    /// Its length.
+    pub bytes: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,7 +190,15 @@ mod tests {
         #[expect(unsafe_code)]
         let at = |address: usize| unsafe { UserPointer::new(address as *const _) };
         let operator = Operator::plain(ReduceOp::Sum);
-        Call { kind, dtype: DataType::Int32, operator, root: 1, count_elems: 10, send: at(send), recv: at(recv) }
+        Call {
+            kind,
+            dtype: DataType::Int32,
+            operator,
+            root: 1,
+            count_elems: 10,
+            send: at(send),
+            recv: at(recv),
+        }
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl CollectiveOp {
         if !self.runner.has_plan() {
             let mut plan = std::mem::take(&mut endpoint.plan);
             self.request.plan(algorithm, &mut plan);
-            self.runner.start(plan, self, endpoint);
+            self.runner.start(plan, self.reduction.accumulator_bytes(), endpoint);
         }
         let mut runner = std::mem::take(&mut self.runner);
         let result = runner.poll(self, endpoint);
@@ -180,10 +180,14 @@ impl CollectiveOp {
         match self.stage {
             Stage::Post => {
                 let behind = self.sequence.saturating_sub(crate::transport::shm::BOARD_DEPTH as u64 - 1);
-                missing.extend((0..ranks).filter(|peer| *peer != rank && !fabric.board.has_posted(*peer, behind)));
+                missing.extend(
+                    (0..ranks).filter(|peer| *peer != rank && !fabric.board.has_posted(*peer, behind)),
+                );
             }
             Stage::Agree => missing.extend((0..ranks).filter(|peer| {
-                *peer != rank && self.depends_on(rank, *peer) && !fabric.board.has_posted(*peer, self.sequence)
+                *peer != rank
+                    && self.depends_on(rank, *peer)
+                    && !fabric.board.has_posted(*peer, self.sequence)
             })),
             Stage::Run => self.runner.waits_for(fabric, missing),
             Stage::Drain => {}

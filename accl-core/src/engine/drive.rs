@@ -1,7 +1,7 @@
 //! The loop around the state machines: poll, wait, notice.
 
 use super::Poll;
-use super::call::{Call, Transfer, describe};
+use super::call::{Call, SelfCopy, Transfer, describe};
 use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
 use super::seat::Seat;
@@ -20,6 +20,8 @@ pub struct Job<'a> {
     pub calls: &'a [Call],
     /// Sends and receives, carried out all at once, beside the calls.
     pub transfers: &'a [Transfer],
+    /// What this rank sends to itself.
+    pub copies: &'a [SelfCopy],
 }
 
 /// How far a job is.
@@ -28,18 +30,23 @@ pub(crate) struct Work {
     next_call: usize,
     collective: Option<CollectiveOp>,
     transfer: Option<TransferOp>,
-    transfers_begun: bool,
+    begun: bool,
 }
 
 impl Work {
     /// Makes what progress it can.
     pub(crate) fn poll(&mut self, job: &Job<'_>, endpoint: &mut Endpoint) -> Result<Poll> {
         let mut advanced = false;
-        if !self.transfers_begun && !job.transfers.is_empty() {
-            self.transfer = Some(TransferOp::begin(job.transfers, endpoint)?);
-            advanced = true;
+        if !self.begun {
+            self.begun = true;
+            for copy in job.copies {
+                endpoint.device.copy(copy.to, copy.from, copy.bytes);
+            }
+            if !job.transfers.is_empty() {
+                self.transfer = Some(TransferOp::begin(job.transfers, endpoint)?);
+                advanced = true;
+            }
         }
-        self.transfers_begun = true;
         if let Some(transfer) = &mut self.transfer {
             match transfer.poll(endpoint)? {
                 Poll::Done => self.transfer = None,

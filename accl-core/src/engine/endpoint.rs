@@ -70,7 +70,8 @@ impl Endpoint {
     pub(crate) fn request(&self, call: &Call) -> Request {
         let element_bytes = call.dtype.size_bytes();
         let most_segments = 512;
-        let segment_bytes = self.segment_bytes.max(call.count_elems.saturating_mul(element_bytes) / most_segments);
+        let segment_bytes =
+            self.segment_bytes.max(call.count_elems.saturating_mul(element_bytes) / most_segments);
         let align_elems = 64 / element_bytes;
         Request {
             kind: call.kind,

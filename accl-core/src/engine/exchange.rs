@@ -54,7 +54,13 @@ fn reduce(op: &CollectiveOp, endpoint: &mut Endpoint, posted_bytes: usize, offse
 }
 
 /// Copies one block of what `peer` has posted, given as (posted bytes, offset), to byte `to` of the result.
-fn take(op: &CollectiveOp, endpoint: &mut Endpoint, peer: Rank, from: (usize, usize), to: usize) -> Result<()> {
+fn take(
+    op: &CollectiveOp,
+    endpoint: &mut Endpoint,
+    peer: Rank,
+    from: (usize, usize),
+    to: usize,
+) -> Result<()> {
     let bytes = op.call.count_elems * op.call.dtype.size_bytes();
     let source = endpoint.fabric()?.board.data(peer, op.sequence, from.0).byte_add(from.1);
     endpoint.device.copy(op.call.recv.byte_add(to), source, bytes);

@@ -7,33 +7,8 @@ use crate::error::Error;
 use crate::os::process;
 use crate::transport::board::Board;
 use crate::transport::shm::{Arena, RankState, Waiting};
-use crate::types::Rank;
+use crate::types::{Rank, named_ranks};
 use std::fmt::Write;
-
-/// Ranks as compressed ranges: "0-2,5".
-pub(crate) fn ranges(ranks: &[Rank]) -> String {
-    let mut sorted = ranks.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let mut text = String::new();
-    let mut index = 0;
-    while index < sorted.len() {
-        let first = sorted[index];
-        while sorted.get(index + 1) == Some(&(sorted[index] + 1)) {
-            index += 1;
-        }
-        let comma = if text.is_empty() { "" } else { "," };
-        let last = sorted[index];
-        let _ = if first == last { write!(text, "{comma}{first}") } else { write!(text, "{comma}{first}-{last}") };
-        index += 1;
-    }
-    text
-}
-
-/// "rank 3" or "ranks 3-5".
-pub(crate) fn named(ranks: &[Rank]) -> String {
-    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, ranges(ranks))
-}
 
 /// The error of ranks that make different calls: both calls, and who made which, as far as they have come.
 pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u64) -> Error {
@@ -55,7 +30,7 @@ pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u6
             }
         }
     }
-    let parts: Vec<_> = sides.iter().map(|side| format!("{}: {}", named(&side.3), side.2)).collect();
+    let parts: Vec<_> = sides.iter().map(|side| format!("{}: {}", named_ranks(&side.3), side.2)).collect();
     Error::usage(format!(
         "ranks disagree on collective #{sequence}: {}; every rank must make the same calls in the same order",
         parts.join("; ")
@@ -115,13 +90,6 @@ pub(super) fn chain(arena: &Arena, rank: Rank) -> Option<String> {
 mod tests {
     use super::*;
     use crate::transport::mem;
-
-    #[test]
-    fn ranks_become_ranges() {
-        assert_eq!(named(&[3]), "rank 3");
-        assert_eq!(named(&[5, 2, 3, 9, 10, 11]), "ranks 2-3,5,9-11");
-        assert_eq!(ranges(&[]), "");
-    }
 
     #[test]
     fn a_circle_is_shown() {

@@ -44,7 +44,8 @@ impl PeerLane {
             }
             self.handed_over += 1;
         }
-        while self.handed_over > 0 && self.outbound.front().is_some_and(|first| first.is_done(&*self.sender)) {
+        while self.handed_over > 0 && self.outbound.front().is_some_and(|first| first.is_done(&*self.sender))
+        {
             self.outbound.pop_front();
             self.handed_over -= 1;
             moved = true;

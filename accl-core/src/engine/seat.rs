@@ -110,6 +110,17 @@ impl Seat {
         }
     }
 
+    /// Takes this rank's links down. When this returns, no peer reads this rank's memory any more.
+    pub fn close(&self) {
+        self.endpoint.lock().fabric = None;
+    }
+
+    /// An error once this rank has aborted or the communicator has failed.
+    pub fn check_alive(&self) -> Result<()> {
+        self.check_abort()?;
+        self.error().map_or(Ok(()), Err)
+    }
+
     /// An error once [`Seat::abort`] has been called.
     pub(crate) fn check_abort(&self) -> Result<()> {
         if self.aborted.load(Ordering::Acquire) {

@@ -33,8 +33,8 @@ impl StepRunner {
         self.plan.is_some()
     }
 
-    pub(super) fn start(&mut self, plan: Plan, op: &CollectiveOp, endpoint: &mut Endpoint) {
-        let bytes = plan.partial_elems * op.reduction.accumulator_bytes();
+    pub(super) fn start(&mut self, plan: Plan, accumulator_bytes: usize, endpoint: &mut Endpoint) {
+        let bytes = plan.partial_elems * accumulator_bytes;
         self.partial = Some(endpoint.memory.partial.ensure(bytes));
         self.plan = Some(plan);
     }
@@ -129,7 +129,13 @@ impl StepRunner {
         Ok(true)
     }
 
-    fn reduce(&mut self, op: &CollectiveOp, endpoint: &mut Endpoint, operands: &[Operand], to: &Span) -> Result<bool> {
+    fn reduce(
+        &mut self,
+        op: &CollectiveOp,
+        endpoint: &mut Endpoint,
+        operands: &[Operand],
+        to: &Span,
+    ) -> Result<bool> {
         while self.done < to.count_elems {
             let block = self.block(op, endpoint, operands, to)?;
             if block == 0 {
@@ -148,7 +154,12 @@ impl StepRunner {
             let consumed = if gathered.is_ok() { block } else { 0 };
             for operand in operands {
                 if let Operand::Peer(peer, buffer) = operand {
-                    endpoint.fabric()?.collective.to(*peer).receiver.advance(consumed * op.unit_bytes(*buffer));
+                    endpoint
+                        .fabric()?
+                        .collective
+                        .to(*peer)
+                        .receiver
+                        .advance(consumed * op.unit_bytes(*buffer));
                 }
             }
             gathered?;
@@ -164,7 +175,13 @@ impl StepRunner {
     }
 
     /// How many elements of every operand are there.
-    fn block(&self, op: &CollectiveOp, endpoint: &mut Endpoint, operands: &[Operand], to: &Span) -> Result<usize> {
+    fn block(
+        &self,
+        op: &CollectiveOp,
+        endpoint: &mut Endpoint,
+        operands: &[Operand],
+        to: &Span,
+    ) -> Result<usize> {
         let mut block = to.count_elems - self.done;
         let peers = operands.iter().filter(|operand| matches!(operand, Operand::Peer(..))).count();
         for operand in operands {

@@ -5,7 +5,7 @@
 //! stream, so that communicators progress independently of each other.
 
 use super::Poll;
-use super::call::{Call, Transfer};
+use super::call::{Call, SelfCopy, Transfer};
 use super::drive::{Job, Work};
 use super::seat::Seat;
 use super::watch::{LOOK_AROUND, Stall};
@@ -48,6 +48,11 @@ impl HostStream {
         })))
     }
 
+    /// True if both are the same stream.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Waits until everything queued so far is done; the first failure since the last time is returned.
     pub fn synchronize(&self) -> Result<()> {
         let mut progress = self.0.progress.lock();
@@ -81,6 +86,15 @@ pub struct Part {
     pub calls: Vec<Call>,
     /// Its sends and receives.
     pub transfers: Vec<Transfer>,
+    /// What it sends to itself.
+    pub copies: Vec<SelfCopy>,
+}
+
+impl Part {
+    /// The same, borrowed.
+    pub fn job(&self) -> Job<'_> {
+        Job { calls: &self.calls, transfers: &self.transfers, copies: &self.copies }
+    }
 }
 
 /// Queues one launch on all of `streams` (at least one) and returns at once.
@@ -93,7 +107,10 @@ pub fn submit(streams: &[HostStream], parts: Vec<Part>) -> Result<()> {
         part.seat.enqueue();
     }
     let parts = parts.into_iter().map(RunningPart::new).collect();
-    engine.inbox.lock().push(Launch { streams: streams.iter().map(|stream| stream.0.clone()).collect(), parts });
+    engine
+        .inbox
+        .lock()
+        .push(Launch { streams: streams.iter().map(|stream| stream.0.clone()).collect(), parts });
     engine.bell.ring();
     Ok(())
 }
@@ -121,11 +138,8 @@ impl RunningPart {
     /// Polls, and says whether something moved and how it ended, if it did.
     fn poll(&mut self) -> (bool, Option<Result<()>>) {
         let seat = &self.part.seat;
-        let job = Job { calls: &self.part.calls, transfers: &self.part.transfers };
-        let result = match seat.error() {
-            Some(error) if seat.arena.is_none() => Err(error),
-            _ => self.work.poll(&job, &mut seat.endpoint.lock()),
-        };
+        let ready = seat.check_abort();
+        let result = ready.and_then(|()| self.work.poll(&self.part.job(), &mut seat.endpoint.lock()));
         let outcome = match result {
             Ok(Poll::Blocked) => return (false, None),
             Ok(Poll::Advanced) => None,
@@ -298,7 +312,9 @@ impl Queues {
             .begun
             .iter()
             .filter_map(|number| self.launches.get(number))
-            .flat_map(|launch| launch.parts.iter().filter(|part| !part.done).map(|part| part.part.seat.clone()))
+            .flat_map(|launch| {
+                launch.parts.iter().filter(|part| !part.done).map(|part| part.part.seat.clone())
+            })
             .collect();
         let bells: Vec<(&Bell, u32)> = seats
             .iter()

@@ -7,7 +7,7 @@ use super::seat::Seat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::clock;
 use crate::transport::shm::{RankState, Waiting};
-use crate::types::Rank;
+use crate::types::{Rank, named_ranks};
 use std::time::{Duration, Instant};
 
 /// How often a sleeping waiter looks around.
@@ -71,7 +71,7 @@ impl Stall {
                 seat.rank,
                 work.describe(endpoint),
                 limit.as_secs_f64(),
-                explain::named(&missing),
+                named_ranks(&missing),
                 reasons(seat, endpoint, &missing)
             ));
         }

@@ -28,6 +28,21 @@ impl Scratch {
         unsafe { UserPointer::new(self.0.as_mut_ptr().cast_const().cast()) }
     }
 
+    /// Copies `bytes` to the beginning and returns where that is.
+    pub fn fill(&mut self, bytes: &[u8]) -> UserPointer {
+        let start = self.ensure(bytes.len());
+        // SAFETY: `ensure` has made room for all of them, and the slice is not part of our memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.as_ptr(), bytes.len()) };
+        start
+    }
+
+    /// The first `bytes`, as they are now.
+    pub fn read(&self, bytes: usize) -> Vec<u8> {
+        let all = self.0.as_ptr().cast::<u8>();
+        // SAFETY: the allocation holds that many bytes, all of them initialized.
+        unsafe { std::slice::from_raw_parts(all, bytes.min(self.0.len() * 64)) }.to_vec()
+    }
+
     /// Gives the memory back if it is more than `bytes`.
     pub fn trim(&mut self, bytes: usize) {
         if self.0.len() * 64 > bytes {

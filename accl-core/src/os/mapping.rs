@@ -65,17 +65,15 @@ impl Mapping {
     }
 
     fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, bytes: usize) -> Result<Self> {
-        start
-            .ok()
-            .and_then(|start| NonNull::new(start.cast()))
-            .map(|start| Self { start, bytes })
-            .ok_or_else(|| {
+        start.ok().and_then(|start| NonNull::new(start.cast())).map(|start| Self { start, bytes }).ok_or_else(
+            || {
                 let errno = std::io::Error::last_os_error();
                 Error::system(
                     format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)"),
                     errno,
                 )
-            })
+            },
+        )
     }
 }
 
@@ -97,6 +95,7 @@ pub fn nameless_file(name: &str, bytes: usize) -> Result<OwnedFd> {
 
 /// The length of a file that somebody else made.
 pub fn file_bytes(file: BorrowedFd<'_>) -> Result<usize> {
-    let status = rustix::fs::fstat(file).map_err(|errno| Error::system("cannot look at a memory file", errno))?;
+    let status =
+        rustix::fs::fstat(file).map_err(|errno| Error::system("cannot look at a memory file", errno))?;
     usize::try_from(status.st_size).map_err(|_| Error::internal("a memory file of negative length"))
 }

@@ -52,7 +52,8 @@ pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: u
     let local = libc::iovec { iov_base: destination.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes };
     // SAFETY: `local` is writable by this function's contract; `remote` is checked by the kernel.
-    let count = unsafe { libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0) };
+    let count =
+        unsafe { libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(count).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 

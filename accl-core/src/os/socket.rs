@@ -2,7 +2,10 @@
 
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +18,9 @@ pub fn listen(name: &str) -> Result<UnixListener> {
     let address = address_of(name)?;
     let listener = UnixListener::bind_addr(&address)
         .map_err(|error| Error::system(format!("cannot listen on the local socket @{name}"), error))?;
-    listener.set_nonblocking(true).map_err(|error| Error::system("cannot make a socket non-blocking", error))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|error| Error::system("cannot make a socket non-blocking", error))?;
     Ok(listener)
 }
 
@@ -30,7 +35,11 @@ fn address_of(name: &str) -> Result<SocketAddr> {
 }
 
 /// Sends all of `bytes`, and `descriptor` with the first of them.
-pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> std::io::Result<()> {
+pub fn send_with(
+    stream: &UnixStream,
+    bytes: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> std::io::Result<()> {
     let Some(descriptor) = descriptor else { return (&*stream).write_all(bytes) };
     let descriptors = [descriptor];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -44,8 +53,12 @@ pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedF
 pub fn receive_with(stream: &UnixStream, buffer: &mut [u8]) -> std::io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let message =
-        rustix::net::recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let message = rustix::net::recvmsg(
+        stream,
+        &mut [IoSliceMut::new(buffer)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
     let mut descriptor = None;
     for part in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = part {
@@ -80,7 +93,9 @@ pub fn receive_exact(
                 descriptor = extra.or(descriptor);
             }
             Err(error) if is_transient(&error) => {}
-            Err(error) => return Err(Error::new(crate::ErrorKind::Remote, format!("connection lost: {error}"))),
+            Err(error) => {
+                return Err(Error::new(crate::ErrorKind::Remote, format!("connection lost: {error}")));
+            }
         }
     }
     Ok(descriptor)

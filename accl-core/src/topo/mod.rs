@@ -2,6 +2,7 @@
 
 use crate::os::{process, random};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a process tells its peers so that they can find out what they share with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
@@ -54,9 +55,18 @@ impl Place {
     }
 }
 
+/// A word of this process that holds [`Place::process`]: peers that can read it can read our memory.
+pub fn probe_word() -> &'static AtomicU64 {
+    static PROBE: AtomicU64 = AtomicU64::new(0);
+    PROBE.store(Place::here().process, Ordering::Release);
+    &PROBE
+}
+
 /// A hash of the kernel's boot identity.
 fn boot_identity() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     // FNV-1a: the value only has to be equal where the text is.
-    text.trim().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    text.trim()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

@@ -122,7 +122,9 @@ impl Board {
     pub fn call(&self, rank: Rank, sequence: u64) -> PostedCall {
         let head = self.head(rank, sequence);
         // SAFETY: posted, hence complete, and unchanged until this rank moves on.
-        unsafe { PostedCall { what: (&raw const (*head).what).read(), count: (&raw const (*head).count).read() } }
+        unsafe {
+            PostedCall { what: (&raw const (*head).what).read(), count: (&raw const (*head).count).read() }
+        }
     }
 
     /// The factor that `rank` has posted; when as for [`Board::call`].

@@ -102,7 +102,8 @@ impl RingSender {
             return false;
         }
         if filler > 0 {
-            let head = RecordHead { kind: FILLER, payload_bytes: (filler - RECORD_HEAD_BYTES) as u32, ..NO_RECORD };
+            let head =
+                RecordHead { kind: FILLER, payload_bytes: (filler - RECORD_HEAD_BYTES) as u32, ..NO_RECORD };
             self.write_head(head);
             self.producer.publish(&self.ring.control().tail, filler as u64);
         }
@@ -154,8 +155,15 @@ impl RingSender {
     }
 }
 
-const NO_RECORD: RecordHead =
-    RecordHead { kind: 0, payload_bytes: 0, message_bytes: 0, tag: 0, address: 0, scale: [0; 8], has_scale: 0 };
+const NO_RECORD: RecordHead = RecordHead {
+    kind: 0,
+    payload_bytes: 0,
+    message_bytes: 0,
+    tag: 0,
+    address: 0,
+    scale: [0; 8],
+    has_scale: 0,
+};
 
 fn record_of(head: &MessageHead) -> RecordHead {
     RecordHead {
@@ -239,7 +247,9 @@ impl RingReceiver {
             let record = unsafe { self.ring.at(self.consumer.position()).cast::<RecordHead>().read() };
             let room = self.ring.bytes_to_end(self.consumer.position());
             if record.payload_bytes as usize + RECORD_HEAD_BYTES > room {
-                return Err(Error::internal("a record that is longer than its ring: shared memory was overwritten"));
+                return Err(Error::internal(
+                    "a record that is longer than its ring: shared memory was overwritten",
+                ));
             }
             if record.kind != FILLER {
                 return Ok(Some(record));
@@ -319,7 +329,9 @@ impl Receiver for RingReceiver {
         // The record was used up and released by `advance`; look for the next piece.
         let Some(record) = self.record()? else { return Ok(0) };
         if record.kind != MORE {
-            return Err(Error::internal("a message that another one interrupts: shared memory was overwritten"));
+            return Err(Error::internal(
+                "a message that another one interrupts: shared memory was overwritten",
+            ));
         }
         if let Some(current) = self.current.as_mut() {
             current.record_bytes = record.payload_bytes as usize;
@@ -366,7 +378,8 @@ impl Receiver for RingReceiver {
         current.record_consumed += bytes;
         let done = current.consumed >= current.head.bytes;
         let lent = current.lent.is_some();
-        let (record_bytes, record_done) = (current.record_bytes, current.record_consumed >= current.record_bytes);
+        let (record_bytes, record_done) =
+            (current.record_bytes, current.record_consumed >= current.record_bytes);
         if done {
             self.current = None;
         }

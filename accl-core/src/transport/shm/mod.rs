@@ -7,7 +7,9 @@ mod arena;
 mod link;
 mod pull;
 
-pub use arena::{Arena, BOARD_BYTES, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane, RankBlock, RankState, Waiting};
+pub use arena::{
+    Arena, BOARD_BYTES, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane, RankBlock, RankState, Waiting,
+};
 pub use link::{RingReceiver, RingSender};
 pub use pull::{Reach, can_read};
 

@@ -30,7 +30,9 @@ pub(super) fn copy(reach: Reach, address: u64, destination: UserPointer, bytes: 
             Ok(())
         }
         Reach::CrossProcess(pid) => copy_across(pid, address, destination, bytes),
-        Reach::None => Err(Error::internal("a message was lent over a link that cannot reach the lender's memory")),
+        Reach::None => {
+            Err(Error::internal("a message was lent over a link that cannot reach the lender's memory"))
+        }
     }
 }
 

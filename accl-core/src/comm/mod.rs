@@ -1,0 +1,184 @@
+//! Communicators: their life, their calls, and groups of calls.
+//!
+//! A [`Communicator`] is one rank's handle; it is cheap to clone and may be used from any thread. Operations of
+//! one communicator take turns; different communicators are independent of each other.
+
+mod collectives;
+pub mod group;
+mod init;
+mod life;
+mod operators;
+mod share;
+mod split;
+
+pub use crate::engine::{Operator, Scale as ScalarSource};
+pub use split::SplitDone;
+
+use crate::algo::Facts;
+use crate::bootstrap::{PeerRecord, Secret};
+use crate::engine::Seat;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Registry, UserPointer};
+use operators::Operators;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How a communicator is to behave.
+#[derive(Clone, Debug)]
+pub struct CommConfig {
+    /// False: creation, splits and the end go on in the background, and are asked for by
+    /// [`Communicator::async_state`].
+    pub blocking: bool,
+    /// A name for texts.
+    pub name: Option<String>,
+}
+
+impl Default for CommConfig {
+    fn default() -> Self {
+        Self { blocking: true, name: None }
+    }
+}
+
+/// One rank's handle to a communicator.
+#[derive(Clone, Debug)]
+pub struct Communicator {
+    shared: Arc<Shared>,
+}
+
+/// What all clones have in common.
+#[derive(Debug)]
+struct Shared {
+    ranks: usize,
+    rank: usize,
+    config: CommConfig,
+    /// Set when the ranks have joined.
+    joined: OnceLock<Joined>,
+    /// A failure that no operation has had: of the joining, or of a call of a non-blocking communicator.
+    error: OnceLock<Error>,
+    /// Creation, splits and ends in the background that are not over.
+    background: AtomicUsize,
+    background_ended: (Mutex<()>, Condvar),
+    aborted: AtomicBool,
+    finalized: AtomicBool,
+    splits: AtomicU64,
+    operators: Mutex<Operators>,
+    registry: Mutex<Registry>,
+}
+
+/// What there is once the ranks have joined.
+#[derive(Debug)]
+struct Joined {
+    seat: Arc<Seat>,
+    peers: Vec<PeerRecord>,
+    secret: Secret,
+    facts: Facts,
+}
+
+impl Communicator {
+    fn new(ranks: usize, rank: usize, config: CommConfig) -> Self {
+        let shared = Shared {
+            ranks,
+            rank,
+            config,
+            joined: OnceLock::new(),
+            error: OnceLock::new(),
+            background: AtomicUsize::new(0),
+            background_ended: (Mutex::new(()), Condvar::new()),
+            aborted: AtomicBool::new(false),
+            finalized: AtomicBool::new(false),
+            splits: AtomicU64::new(0),
+            operators: Mutex::new(Operators::new()),
+            registry: Mutex::new(Registry::default()),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// How many ranks it has.
+    pub fn ranks(&self) -> usize {
+        self.shared.ranks
+    }
+
+    /// Which one this is.
+    pub fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    /// How it behaves.
+    pub fn config(&self) -> CommConfig {
+        self.shared.config.clone()
+    }
+
+    /// An error (InvalidArgument) while something of an earlier call is under way in the background.
+    pub fn check_ready(&self) -> Result<()> {
+        if self.shared.background.load(Ordering::Acquire) > 0 {
+            return Err(Error::argument(
+                "the communicator was used before an earlier non-blocking call was over; ask ncclCommGetAsyncError until it \
+                 says something else than ncclInProgress",
+            ));
+        }
+        Ok(())
+    }
+
+    /// An error where a call cannot be made at all: not ready, or failed before.
+    pub fn check_usable(&self) -> Result<()> {
+        self.check_ready()?;
+        self.failure().map_or(Ok(()), Err)?;
+        if self.shared.finalized.load(Ordering::Acquire) {
+            return Err(Error::usage(
+                "the communicator has been finalized; only destroy and abort may follow",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ok, an error of kind InProgress, or the first failure.
+    pub fn async_state(&self) -> Result<()> {
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        if self.shared.background.load(Ordering::Acquire) > 0 {
+            return Err(Error::new(ErrorKind::InProgress, "a non-blocking call is under way"));
+        }
+        Ok(())
+    }
+
+    /// Makes a call's failure the communicator's, as non-blocking communicators have it.
+    pub fn store_error(&self, error: &Error) {
+        let _ = self.shared.error.set(error.clone());
+    }
+
+    /// Registers memory; the handle is never 0.
+    pub fn register(&self, start: UserPointer, bytes: usize) -> Result<usize> {
+        Ok(self.shared.registry.lock().register(start, bytes))
+    }
+
+    /// Takes a registration back.
+    pub fn deregister(&self, handle: usize) -> Result<()> {
+        self.shared.registry.lock().deregister(handle)
+    }
+
+    fn failure(&self) -> Option<Error> {
+        if let Some(error) = self.shared.error.get() {
+            return Some(error.clone());
+        }
+        self.shared.joined.get().and_then(|joined| joined.seat.error())
+    }
+
+    fn joined(&self) -> Result<&Joined> {
+        self.shared.joined.get().ok_or_else(|| Error::internal("a communicator that nobody has joined"))
+    }
+
+    fn key(&self) -> usize {
+        Arc::as_ptr(&self.shared) as usize
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(joined) = self.joined.get() {
+            joined.seat.leave();
+            joined.seat.close();
+        }
+    }
+}
