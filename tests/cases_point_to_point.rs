@@ -213,12 +213,12 @@ fn many_to_self(rank: Rank) {
     assert!(api.error_text().contains("send to self"), "{}", api.error_text());
     let sends = [vec![1u8; 10], vec![2; 100_000], vec![3; 1]];
     let mut recvs = [vec![0u8; 10], vec![0; 100_000], vec![0; 1]];
-    let (peer, mut from_peer) = (1 - me, [0u8; 2]);
+    let (peer, to_peer, mut from_peer) = (1 - me, [me as u8, 9], [0u8; 2]);
     api.ok(api.group(|| {
         for data in &sends {
             api.ok(api.send(data, me, comm));
         }
-        api.ok(api.send(&[me as u8, 9], peer, comm));
+        api.ok(api.send(&to_peer, peer, comm));
         for data in &mut recvs {
             api.ok(api.recv(data, me, comm));
         }
