@@ -12,13 +12,17 @@ use std::ptr::null_mut;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use support::api::{
-    Comm, INT32, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM, TIMEOUT, UniqueId, api,
+    Comm, IN_PROGRESS, INT32, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM, TIMEOUT, UniqueId,
+    api,
 };
 use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::mix;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
-const SCENARIOS: [(&str, Scenario); 19] = [
+const SCENARIOS: [(&str, Scenario); 22] = [
+    ("nonblocking", nonblocking),
+    ("abort_while_joining", abort_while_joining),
+    ("spent_by_an_argument", spent_by_an_argument),
     ("opposite_order_threads", opposite_order_threads),
     ("opposite_order_streams", opposite_order_streams),
     ("one_thread_many_ranks", one_thread_many_ranks),
@@ -629,6 +633,104 @@ fn send_and_leave(rank: Rank) {
     api.ok(unsafe { (api.ncclBcast)(start, 1, INT32, 0, comm, null_mut()) });
     assert_eq!(value, [77]);
     api.destroy(comm);
+}
+
+/// The configuration of the oldest release that had one, for a communicator that does not block.
+#[repr(C)]
+struct OldConfig {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+fn join_without_blocking(rank: &Rank, ranks: usize) -> Comm {
+    let mut config = OldConfig { size: 24, magic: 0xcafe_beef, version: 21403, blocking: 0 };
+    let mut comm = null_mut();
+    let code = unsafe {
+        let config = (&raw mut config).cast();
+        (rank.api.ncclCommInitRankConfig)(
+            &raw mut comm,
+            ranks as c_int,
+            rank.ids[0],
+            rank.rank as c_int,
+            config,
+        )
+    };
+    assert!(code == SUCCESS || code == IN_PROGRESS, "{code}");
+    assert!(!comm.is_null());
+    comm
+}
+
+fn settled(rank: &Rank, comm: Comm) -> c_int {
+    let started = Instant::now();
+    while rank.api.async_error(comm) == IN_PROGRESS && started.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rank.api.async_error(comm)
+}
+
+/// Communicators that do not block: joining, splitting and ending in the background.
+#[test]
+fn communicators_that_do_not_block() {
+    Cluster::new(3, 1).run("nonblocking");
+    Cluster::new(1, 3).run("nonblocking");
+    Cluster::new(1, 1).run("abort_while_joining");
+    Cluster::new(2, 1).run("spent_by_an_argument");
+}
+
+fn nonblocking(rank: Rank) {
+    let api = rank.api;
+    if rank.rank == 1 {
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let comm = join_without_blocking(&rank, rank.ranks);
+    if rank.rank == 0 {
+        assert_eq!(api.async_error(comm), IN_PROGRESS);
+        let code = api.all_reduce(&[1], &mut [0], INT32, SUM, comm);
+        assert_eq!(code, INVALID_ARGUMENT, "a call before the ranks have joined");
+    }
+    // The failed call has spoiled rank 0's communicator, as with NCCL: it can only be aborted.
+    if rank.rank == 0 {
+        assert_eq!(settled(&rank, comm), INVALID_ARGUMENT);
+        api.ok(unsafe { (api.ncclCommAbort)(comm) });
+        return;
+    }
+    assert_eq!(settled(&rank, comm), REMOTE_ERROR);
+    let code = api.all_reduce(&[1], &mut [0], INT32, SUM, comm);
+    assert_eq!(code, REMOTE_ERROR);
+    assert!(api.error_text().contains("rank 0 (process "), "{}", api.error_text());
+    api.destroy(comm);
+}
+
+fn abort_while_joining(rank: Rank) {
+    let comm = join_without_blocking(&rank, 4);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(rank.api.async_error(comm), IN_PROGRESS);
+    let started = Instant::now();
+    rank.api.ok(unsafe { (rank.api.ncclCommAbort)(comm) });
+    assert!(started.elapsed() < Duration::from_secs(2));
+}
+
+fn spent_by_an_argument(rank: Rank) {
+    let api = rank.api;
+    let comm = join_without_blocking(&rank, rank.ranks);
+    assert_eq!(settled(&rank, comm), SUCCESS);
+    assert_eq!(api.sum(1, comm), 2);
+    let mut child = null_mut();
+    let code = unsafe { (api.ncclCommSplit)(comm, 0, 0, &raw mut child, null_mut()) };
+    assert!(code == SUCCESS || code == IN_PROGRESS);
+    assert_eq!(settled(&rank, comm), SUCCESS);
+    assert!(!child.is_null());
+    assert_eq!(settled(&rank, child), SUCCESS);
+    assert_eq!(api.sum(2, child), 4);
+    assert!(matches!(unsafe { (api.ncclCommFinalize)(child) }, SUCCESS | IN_PROGRESS));
+    assert_eq!(settled(&rank, child), SUCCESS);
+    api.destroy(child);
+    assert_eq!(api.all_reduce(&[1], &mut [0], 77, SUM, comm), INVALID_ARGUMENT);
+    assert_eq!(api.async_error(comm), INVALID_ARGUMENT);
+    assert_eq!(api.all_reduce(&[1], &mut [0], INT32, SUM, comm), INVALID_ARGUMENT);
+    api.ok(unsafe { (api.ncclCommAbort)(comm) });
 }
 
 /// Counts beyond 2³¹ elements and 2³² bytes. Needs 9 GiB of memory: with `ACCL_LARGE=1`, in the nightly set.
