@@ -317,6 +317,14 @@ fn without_reading_across_processes() {
     }
 }
 
+/// As many ranks as one host is built for, on as few cores as there are.
+#[test]
+fn many_ranks() {
+    for (processes, threads) in [(64, 1), (1, 64), (8, 4), (17, 1)] {
+        run(Cluster::new(processes, threads), cases().div_ceil(10));
+    }
+}
+
 /// Everything that takes the one-step path otherwise goes by a plan here, in small segments.
 #[test]
 fn every_algorithm() {

@@ -151,11 +151,16 @@ pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
     for (seat, _) in jobs {
         seat.wait_queued();
     }
-    if let [(seat, job)] = jobs {
-        return drive(&mut [Running::new(seat, *job)]);
+    let outcome = if let [(seat, job)] = jobs {
+        drive(&mut [Running::new(seat, *job)])
+    } else {
+        let mut running: Vec<_> = jobs.iter().map(|(seat, job)| Running::new(seat, *job)).collect();
+        drive(&mut running)
+    };
+    if jobs.iter().any(|(seat, _)| seat.has_queued()) {
+        super::stream::wake();
     }
-    let mut running: Vec<_> = jobs.iter().map(|(seat, job)| Running::new(seat, *job)).collect();
-    drive(&mut running)
+    outcome
 }
 
 fn drive(running: &mut [Running<'_>]) -> Result<()> {

@@ -144,6 +144,11 @@ impl Seat {
         }
     }
 
+    /// True if launches on host streams wait for this rank's endpoint.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.queued.load(Ordering::Acquire) > 0
+    }
+
     /// Waits until all launches on host streams that involve this rank are done.
     pub fn wait_queued(&self) {
         if self.queued.load(Ordering::Acquire) == 0 {
