@@ -211,3 +211,30 @@ impl fmt::Display for Collective {
         })
     }
 }
+
+/// "rank 3" or "ranks 3-5,7".
+pub fn named_ranks(ranks: &[Rank]) -> String {
+    let mut sorted = ranks.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut text = if sorted.len() == 1 { "rank ".to_string() } else { "ranks ".to_string() };
+    for (index, run) in sorted.chunk_by(|a, b| a + 1 == *b).enumerate() {
+        text.push_str(if index > 0 { "," } else { "" });
+        text.push_str(&match run {
+            [first, .., last] => format!("{first}-{last}"),
+            _ => run.iter().map(ToString::to_string).collect(),
+        });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_become_ranges() {
+        assert_eq!(named_ranks(&[3]), "rank 3");
+        assert_eq!(named_ranks(&[5, 2, 3, 9, 10, 11]), "ranks 2-3,5,9-11");
+    }
+}

@@ -11,7 +11,6 @@ use accl_core::{Error, Result};
 
 use crate::abi::*;
 use crate::handle::required;
-use crate::settings::setting;
 
 /// `NCCL_CONFIG_UNDEF_INT`: the client did not set the field. (INT_MIN is beyond what bindgen evaluates.)
 const UNDEFINED: i32 = i32::MIN;
@@ -26,7 +25,7 @@ const SMALLEST_CONFIG_BYTES: usize = 24;
 pub(crate) unsafe fn for_init(config: *const ncclConfig_t) -> Result<CommConfig> {
     // SAFETY: the same promise.
     let given = unsafe { for_child(config) }?;
-    Ok(given.unwrap_or_else(|| overridden(CommConfig::default(), setting("COMM_BLOCKING").as_deref())))
+    Ok(given.unwrap_or_default())
 }
 
 /// The configuration of a communicator that is made from another: `None` means the parent's.
@@ -45,17 +44,7 @@ pub(crate) unsafe fn for_child(config: *const ncclConfig_t) -> Result<Option<Com
         // SAFETY: the same promise: a string or NULL.
         name: unsafe { string(fields.commName) },
     };
-    Ok(Some(overridden(parsed, setting("COMM_BLOCKING").as_deref())))
-}
-
-/// The environment beats the program; a value that means nothing changes nothing.
-fn overridden(config: CommConfig, blocking: Option<&str>) -> CommConfig {
-    let blocking = match blocking.map(str::trim) {
-        Some("0") => false,
-        Some("1") => true,
-        _ => config.blocking,
-    };
-    CommConfig { blocking, ..config }
+    Ok(Some(parsed))
 }
 
 /// # Safety

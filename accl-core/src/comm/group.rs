@@ -1,32 +1,243 @@
-//! Stub, to be replaced at the merge.
-use crate::{Error, Result};
+//! Groups: what lies between start and end is carried out together, when the outermost group ends.
+//!
+//! Depth and contents belong to the thread. Any failure inside drops the whole group: its end returns the last
+//! one, and nothing is carried out. A call outside of groups is a group of one, and takes no detour.
+
+use super::Communicator;
+use crate::engine::{Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, submit};
+use crate::error::{Error, Result};
 use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Work of a thread of its own: a communicator that comes to be.
+///
+/// It is given the error for which its group was dropped, if it was: then it only cleans up, and returns that.
+pub(super) type Job = Box<dyn FnOnce(Option<Error>) -> Result<()> + Send>;
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    Collective(Call),
+    Transfer(Transfer),
+}
+
+#[derive(Debug)]
+struct Pending {
+    communicator: Communicator,
+    work: Work,
+    stream: Option<HostStream>,
+}
+
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    error: Option<Error>,
+    calls: Vec<Pending>,
+    /// Jobs, and whether the group's end waits for them.
+    jobs: Vec<(Job, bool)>,
+}
 
 thread_local! {
-    static DEPTH: RefCell<(usize, Option<Error>)> = const { RefCell::new((0, None)) };
+    static GROUP: RefCell<Group> = RefCell::default();
 }
 
-/// Opens.
+/// Opens a group, inside the one that is open if there is one.
 pub fn start() {
-    DEPTH.with_borrow_mut(|state| state.0 += 1);
+    GROUP.with_borrow_mut(|group| group.depth += 1);
 }
 
-/// Closes.
+/// Ends the innermost group; the outermost one is carried out.
 pub fn end() -> Result<()> {
-    DEPTH.with_borrow_mut(|state| {
-        if state.0 == 0 {
-            return Err(Error::usage("a group ended that was not started"));
+    let group = GROUP.with_borrow_mut(|group| match group.depth {
+        0 => Err(Error::usage(
+            "ncclGroupEnd without ncclGroupStart; every end needs its start on the same thread",
+        )),
+        1 => Ok(Some(std::mem::take(group))),
+        _ => {
+            group.depth -= 1;
+            Ok(None)
         }
-        state.0 -= 1;
-        if state.0 == 0 { state.1.take().map_or(Ok(()), Err) } else { Ok(()) }
+    })?;
+    let Some(group) = group else { return Ok(()) };
+    match group.error {
+        Some(error) => {
+            for (job, _) in group.jobs {
+                let _ = job(Some(error.clone()));
+            }
+            Err(error)
+        }
+        None => {
+            let (waited, others): (Vec<_>, Vec<_>) = group.jobs.into_iter().partition(|(_, waited)| *waited);
+            for (job, _) in others {
+                spawn("accl-init", job)?;
+            }
+            run_jobs(waited.into_iter().map(|(job, _)| job).collect())?;
+            carry_out(group.calls)
+        }
+    }
+}
+
+/// Remembers a failure of a call inside a group; outside of groups it does nothing.
+pub fn fail(error: &Error) {
+    GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 {
+            group.error = Some(error.clone());
+        }
+    });
+}
+
+/// True inside a group.
+pub(super) fn is_open() -> bool {
+    GROUP.with_borrow(|group| group.depth > 0)
+}
+
+/// Carries a call out, or keeps it until the group ends.
+pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
+    let kept = GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 {
+            group.calls.push(Pending { communicator: communicator.clone(), work, stream: stream.cloned() });
+        }
+        group.depth > 0
+    });
+    match work {
+        _ if kept => Ok(()),
+        Work::Collective(call) if stream.is_none() => {
+            let job = EngineJob { calls: &[call], ..EngineJob::default() };
+            run(&[(&communicator.joined()?.seat, job)])
+        }
+        work => {
+            carry_out(vec![Pending { communicator: communicator.clone(), work, stream: stream.cloned() }])
+        }
+    }
+}
+
+/// Keeps a job until the open group ends (which waits for it if `waited`), or starts it in the background.
+pub(super) fn defer_or_spawn(waited: bool, name: &str, job: Job) -> Result<()> {
+    let mut job = Some(job);
+    GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 {
+            group.jobs.extend(job.take().map(|job| (job, waited)));
+        }
+    });
+    job.map_or(Ok(()), |job| spawn(name, job))
+}
+
+/// Runs a job in the background.
+pub(super) fn spawn(name: &str, job: Job) -> Result<()> {
+    std::thread::Builder::new().name(name.to_string()).spawn(move || drop(job(None))).map(|_| ()).map_err(
+        |error| Error::system("cannot start a thread for a non-blocking call (see ulimit -u)", error),
+    )
+}
+
+/// Runs jobs at the same time and waits for all of them; the first failure is returned.
+pub(super) fn run_jobs(jobs: Vec<Job>) -> Result<()> {
+    if jobs.len() <= 1 {
+        return jobs.into_iter().try_for_each(|job| job(None));
+    }
+    std::thread::scope(|scope| {
+        let started: Vec<_> = jobs
+            .into_iter()
+            .map(|job| {
+                std::thread::Builder::new()
+                    .name("accl-init".to_string())
+                    .spawn_scoped(scope, move || job(None))
+            })
+            .collect();
+        let outcome = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, Result<()>>>| match thread {
+            Ok(thread) => {
+                thread.join().unwrap_or_else(|_| Err(Error::internal("a thread of a group panicked")))
+            }
+            Err(error) => {
+                Err(Error::system("cannot start a thread for a rank of a group (see ulimit -u)", error))
+            }
+        };
+        let outcomes: Vec<_> = started.into_iter().map(outcome).collect();
+        outcomes.into_iter().collect()
     })
 }
 
-/// Remembers.
-pub fn fail(error: &Error) {
-    DEPTH.with_borrow_mut(|state| {
-        if state.0 > 0 {
-            state.1 = Some(error.clone());
+/// What a group asks of one rank.
+struct Share {
+    communicator: Communicator,
+    part: Part,
+}
+
+fn carry_out(calls: Vec<Pending>) -> Result<()> {
+    if calls.is_empty() {
+        return Ok(());
+    }
+    let mut streams: Vec<HostStream> = Vec::new();
+    let mut waits = false;
+    for pending in &calls {
+        match &pending.stream {
+            None => waits = true,
+            Some(stream) if !streams.iter().any(|other| other.is(stream)) => streams.push(stream.clone()),
+            Some(_) => {}
         }
-    });
+    }
+    let mut shares = sort_out(calls)?;
+    if streams.is_empty() {
+        // Every thread takes seats in the same order, so that two of them cannot wait for each other.
+        shares.sort_by_key(|share| share.communicator.key());
+        let jobs: Vec<(&Seat, EngineJob<'_>)> =
+            shares.iter().map(|share| (&*share.part.seat, share.part.job())).collect();
+        return run(&jobs);
+    }
+    let own = if waits { Some(HostStream::create()?) } else { None };
+    streams.extend(own.clone());
+    submit(&streams, shares.into_iter().map(|share| share.part).collect())?;
+    own.map_or(Ok(()), |own| own.synchronize())
+}
+
+/// Calls by communicator, in their order.
+fn sort_out(calls: Vec<Pending>) -> Result<Vec<Share>> {
+    let mut shares: Vec<Share> = Vec::new();
+    for pending in calls {
+        let key = pending.communicator.key();
+        let index = match shares.iter().position(|share| share.communicator.key() == key) {
+            Some(index) => index,
+            None => {
+                let seat: Arc<Seat> = pending.communicator.joined()?.seat.clone();
+                let part = Part { seat, calls: Vec::new(), transfers: Vec::new(), copies: Vec::new() };
+                shares.push(Share { communicator: pending.communicator, part });
+                shares.len() - 1
+            }
+        };
+        match pending.work {
+            Work::Collective(call) => shares[index].part.calls.push(call),
+            Work::Transfer(transfer) => shares[index].part.transfers.push(transfer),
+        }
+    }
+    for share in &mut shares {
+        pair_own(share)?;
+    }
+    Ok(shares)
+}
+
+/// Pairs what a rank sends to itself with what it receives from itself, in order.
+fn pair_own(share: &mut Share) -> Result<()> {
+    let rank = share.communicator.rank();
+    let own = |transfer: &Transfer, send| transfer.peer == rank && transfer.send == send;
+    let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+    sends.extend(share.part.transfers.iter().filter(|transfer| own(transfer, true)).copied());
+    recvs.extend(share.part.transfers.iter().filter(|transfer| own(transfer, false)).copied());
+    if sends.len() != recvs.len() {
+        return Err(Error::usage(format!(
+            "rank {rank} sends {} messages to itself and receives {} from itself; trying to send to self without a \
+             matching recv: both must be in the same group",
+            sends.len(),
+            recvs.len()
+        )));
+    }
+    for (send, recv) in sends.iter().zip(&recvs) {
+        if send.bytes != recv.bytes {
+            return Err(Error::usage(format!(
+                "rank {rank} sends {} bytes to itself where it receives {}; make count and type of both calls equal",
+                send.bytes, recv.bytes
+            )));
+        }
+        share.part.copies.push(SelfCopy { from: send.buffer, to: recv.buffer, bytes: send.bytes });
+    }
+    share.part.transfers.retain(|transfer| transfer.peer != rank);
+    Ok(())
 }

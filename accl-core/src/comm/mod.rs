@@ -1,20 +1,36 @@
-//! Stub, to be replaced at the merge: communicators of one rank that move nothing.
-#![allow(clippy::too_many_arguments)]
-use crate::bootstrap::UniqueId;
-use crate::engine::HostStream;
-use crate::memory::UserPointer;
-use crate::types::{DataType, ReduceOp, Scalar};
-use crate::{Error, Result};
-use std::sync::{Arc, Mutex};
+//! Communicators: their life, their calls, and groups of calls.
+//!
+//! A [`Communicator`] is one rank's handle; it is cheap to clone and may be used from any thread. Operations of
+//! one communicator take turns; different communicators are independent of each other.
 
+mod collectives;
 pub mod group;
+mod init;
+mod life;
+mod operators;
+mod share;
+mod split;
 
-/// How a communicator behaves.
+pub use crate::engine::{Operator, Scale as ScalarSource};
+pub use split::SplitDone;
+
+use crate::algo::Facts;
+use crate::bootstrap::{PeerRecord, Secret};
+use crate::engine::Seat;
+use crate::error::{Error, ErrorKind, Result};
+use crate::memory::{Registry, UserPointer};
+use operators::Operators;
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How a communicator is to behave.
 #[derive(Clone, Debug)]
 pub struct CommConfig {
-    /// Calls wait.
+    /// False: creation, splits and the end go on in the background, and are asked for by
+    /// [`Communicator::async_state`].
     pub blocking: bool,
-    /// For logs.
+    /// A name for texts.
     pub name: Option<String>,
 }
 
@@ -24,283 +40,145 @@ impl Default for CommConfig {
     }
 }
 
-/// A parsed operator.
-#[derive(Clone, Copy, Debug)]
-pub struct Operator {
-    /// What.
-    pub op: ReduceOp,
-    /// The factor.
-    pub scalar: Scalar,
-}
-
-/// Where a factor comes from.
-#[derive(Clone, Copy, Debug)]
-pub enum ScalarSource {
-    /// Here.
-    Immediate(Scalar),
-    /// There.
-    InMemory(UserPointer),
-}
-
-#[derive(Debug, Default)]
-struct State {
-    error: Option<Error>,
-    finalized: bool,
-    operators: Vec<bool>,
-}
-
-/// One rank's end.
+/// One rank's handle to a communicator.
 #[derive(Clone, Debug)]
 pub struct Communicator {
+    shared: Arc<Shared>,
+}
+
+/// What all clones have in common.
+#[derive(Debug)]
+struct Shared {
+    ranks: usize,
+    rank: usize,
     config: CommConfig,
-    state: Arc<Mutex<State>>,
+    /// Set when the ranks have joined.
+    joined: OnceLock<Joined>,
+    /// A failure that no operation has had: of the joining, or of a call of a non-blocking communicator.
+    error: OnceLock<Error>,
+    /// Creation, splits and ends in the background that are not over.
+    background: AtomicUsize,
+    background_ended: (Mutex<()>, Condvar),
+    aborted: AtomicBool,
+    finalized: AtomicBool,
+    splits: AtomicU64,
+    operators: Mutex<Operators>,
+    registry: Mutex<Registry>,
+}
+
+/// What there is once the ranks have joined.
+#[derive(Debug)]
+struct Joined {
+    seat: Arc<Seat>,
+    peers: Vec<PeerRecord>,
+    secret: Secret,
+    facts: Facts,
 }
 
 impl Communicator {
-    fn alone(config: CommConfig) -> Self {
-        Self { config, state: Arc::default() }
+    fn new(ranks: usize, rank: usize, config: CommConfig) -> Self {
+        let shared = Shared {
+            ranks,
+            rank,
+            config,
+            joined: OnceLock::new(),
+            error: OnceLock::new(),
+            background: AtomicUsize::new(0),
+            background_ended: (Mutex::new(()), Condvar::new()),
+            aborted: AtomicBool::new(false),
+            finalized: AtomicBool::new(false),
+            splits: AtomicU64::new(0),
+            operators: Mutex::new(Operators::new()),
+            registry: Mutex::new(Registry::default()),
+        };
+        Self { shared: Arc::new(shared) }
     }
-    fn state(&self) -> Result<std::sync::MutexGuard<'_, State>> {
-        self.state.lock().map_err(|_| Error::internal("poisoned"))
-    }
-    /// Joins.
-    pub fn init(
-        ids: &[UniqueId],
-        ranks: usize,
-        rank: usize,
-        config: CommConfig,
-        failed: Option<Box<dyn FnOnce() + Send>>,
-    ) -> Result<Self> {
-        let _ = (ids, rank, failed);
-        if ranks != 1 {
-            return Err(Error::usage("the stub has one rank only"));
-        }
-        Ok(Self::alone(config))
-    }
-    /// Joins all.
-    pub fn init_all(ranks: usize) -> Result<Vec<Self>> {
-        (0..ranks).map(|rank| Self::init(&[], ranks, rank, CommConfig::default(), None)).collect()
-    }
-    /// Splits.
-    pub fn split(
-        &self,
-        color: Option<u32>,
-        key: i32,
-        config: Option<CommConfig>,
-        done: Box<dyn FnOnce(Option<Self>) + Send>,
-    ) -> Result<()> {
-        let _ = key;
-        done(color.map(|_| Self::alone(config.unwrap_or_else(|| self.config.clone()))));
-        Ok(())
-    }
-    /// Ranks.
+
+    /// How many ranks it has.
     pub fn ranks(&self) -> usize {
-        1
+        self.shared.ranks
     }
-    /// Rank.
+
+    /// Which one this is.
     pub fn rank(&self) -> usize {
-        0
+        self.shared.rank
     }
-    /// Configuration.
+
+    /// How it behaves.
     pub fn config(&self) -> CommConfig {
-        self.config.clone()
+        self.shared.config.clone()
     }
-    /// Step 3.
+
+    /// An error (InvalidArgument) while something of an earlier call is under way in the background.
     pub fn check_ready(&self) -> Result<()> {
+        if self.shared.background.load(Ordering::Acquire) > 0 {
+            return Err(Error::argument(
+                "the communicator was used before an earlier non-blocking call was over; ask ncclCommGetAsyncError until it \
+                 says something else than ncclInProgress",
+            ));
+        }
         Ok(())
     }
-    /// Steps 2 to 4.
+
+    /// An error where a call cannot be made at all: not ready, or failed before.
     pub fn check_usable(&self) -> Result<()> {
-        self.async_state()
+        self.check_ready()?;
+        self.failure().map_or(Ok(()), Err)?;
+        if self.shared.finalized.load(Ordering::Acquire) {
+            return Err(Error::usage(
+                "the communicator has been finalized; only destroy and abort may follow",
+            ));
+        }
+        Ok(())
     }
-    /// The state.
+
+    /// Ok, an error of kind InProgress, or the first failure.
     pub fn async_state(&self) -> Result<()> {
-        self.state()?.error.clone().map_or(Ok(()), Err)
+        if let Some(error) = self.failure() {
+            return Err(error);
+        }
+        if self.shared.background.load(Ordering::Acquire) > 0 {
+            return Err(Error::new(ErrorKind::InProgress, "a non-blocking call is under way"));
+        }
+        Ok(())
     }
-    /// Spoils.
+
+    /// Makes a call's failure the communicator's, as non-blocking communicators have it.
     pub fn store_error(&self, error: &Error) {
-        if let Ok(mut state) = self.state() {
-            state.error.get_or_insert_with(|| error.clone());
-        }
+        let _ = self.shared.error.set(error.clone());
     }
-    /// Flushes.
-    pub fn finalize(&self) -> Result<()> {
-        if std::mem::replace(&mut self.state()?.finalized, true) {
-            return Err(Error::argument("finalized twice"));
-        }
-        Ok(())
-    }
-    /// Ends.
-    pub fn destroy(&self) -> Result<()> {
-        Ok(())
-    }
-    /// Ends at once.
-    pub fn abort(&self) -> Result<()> {
-        Ok(())
-    }
-    /// Step 7.
-    pub fn operator(&self, value: i32) -> Result<Operator> {
-        let known = usize::try_from(value).map_err(|_| Error::argument("negative operator"))?;
-        let made =
-            |index: usize| Ok::<_, Error>(self.state()?.operators.get(index).copied().unwrap_or(false));
-        match known.checked_sub(5) {
-            None => Ok(Operator { op: ReduceOp::ALL[known], scalar: Scalar::default() }),
-            Some(index) if made(index)? => {
-                Ok(Operator { op: ReduceOp::PreMulSum, scalar: Scalar::default() })
-            }
-            Some(_) => Err(Error::argument("unknown operator")),
-        }
-    }
-    /// Makes an operator.
-    pub fn create_pre_mul_sum(&self, dtype: DataType, scalar: ScalarSource) -> Result<i32> {
-        let _ = (dtype, scalar);
-        let mut state = self.state()?;
-        state.operators.push(true);
-        Ok(4 + state.operators.len() as i32)
-    }
-    /// Forgets an operator.
-    pub fn destroy_operator(&self, value: i32) -> Result<()> {
-        self.operator(value)?;
-        let index = usize::try_from(value).ok().and_then(|value| value.checked_sub(5));
-        let index = index.ok_or_else(|| Error::argument("built in"))?;
-        self.state()?.operators[index] = false;
-        Ok(())
-    }
-    /// Registers.
+
+    /// Registers memory; the handle is never 0.
     pub fn register(&self, start: UserPointer, bytes: usize) -> Result<usize> {
-        let _ = bytes;
-        Ok(start.address().max(1))
+        Ok(self.shared.registry.lock().register(start, bytes))
     }
-    /// Deregisters.
+
+    /// Takes a registration back.
     pub fn deregister(&self, handle: usize) -> Result<()> {
-        let _ = handle;
-        Err(Error::usage("unknown handle"))
+        self.shared.registry.lock().deregister(handle)
     }
-    /// Stub.
-    pub fn all_reduce(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        op: Operator,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, op, stream);
-        Ok(())
+
+    fn failure(&self) -> Option<Error> {
+        if let Some(error) = self.shared.error.get() {
+            return Some(error.clone());
+        }
+        self.shared.joined.get().and_then(|joined| joined.seat.error())
     }
-    /// Stub.
-    pub fn reduce(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        op: Operator,
-        root: usize,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, op, root, stream);
-        Ok(())
+
+    fn joined(&self) -> Result<&Joined> {
+        self.shared.joined.get().ok_or_else(|| Error::internal("a communicator that nobody has joined"))
     }
-    /// Stub.
-    pub fn broadcast(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        root: usize,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, root, stream);
-        Ok(())
+
+    fn key(&self) -> usize {
+        Arc::as_ptr(&self.shared) as usize
     }
-    /// Stub.
-    pub fn all_gather(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, stream);
-        Ok(())
-    }
-    /// Stub.
-    pub fn reduce_scatter(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        op: Operator,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, op, stream);
-        Ok(())
-    }
-    /// Stub.
-    pub fn all_to_all(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, stream);
-        Ok(())
-    }
-    /// Stub.
-    pub fn gather(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        root: usize,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, root, stream);
-        Ok(())
-    }
-    /// Stub.
-    pub fn scatter(
-        &self,
-        send: UserPointer,
-        recv: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        root: usize,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (send, recv, count_elems, dtype, root, stream);
-        Ok(())
-    }
-    /// Stub.
-    pub fn send(
-        &self,
-        buffer: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        peer: usize,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (buffer, count_elems, dtype, peer, stream);
-        Ok(())
-    }
-    /// Stub.
-    pub fn recv(
-        &self,
-        buffer: UserPointer,
-        count_elems: usize,
-        dtype: DataType,
-        peer: usize,
-        stream: Option<&HostStream>,
-    ) -> Result<()> {
-        let _ = (buffer, count_elems, dtype, peer, stream);
-        Ok(())
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(joined) = self.joined.get() {
+            joined.seat.leave();
+            joined.seat.close();
+        }
     }
 }

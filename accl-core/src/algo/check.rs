@@ -1,0 +1,435 @@
+//! The plan checker: runs the plans of all ranks on sets of ranks in place of numbers.
+//!
+//! It proves that every output element holds every rank that it should exactly once, that each send has its
+//! receive of the same length and kind, that nothing waits for ever, and that no step writes memory which a
+//! message may still be reading.
+//!
+//! One schedule suffices. Each rank is sequential, messages between two ranks keep their order, sends never wait
+//! and receives name their sender: such a network is confluent (Kahn, 1974), so every schedule gives the same
+//! messages and either all of them end or none does. The only thing that depends on the schedule is when a
+//! queued span is read; that is covered by causality: a write is accepted only if the reader's progress is known
+//! to the writer through messages or a drain (vector clocks).
+
+use super::{Algorithm, Buffer, Operand, Plan, Request, Span, Step};
+use crate::types::{Collective, Rank};
+use std::collections::VecDeque;
+
+/// The ranks whose input is in an element, and which input element it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Value {
+    ranks: u64,
+    index: usize,
+}
+
+/// A physical array of one rank: with in-place calls, two buffers are one array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    partial: bool,
+    index: usize,
+}
+
+#[derive(Debug)]
+struct Message {
+    values: Vec<Value>,
+    buffer: Buffer,
+    /// The sender's clock, merged by the receiver.
+    clock: Vec<u64>,
+    id: usize,
+}
+
+/// Memory that a queued message reads.
+#[derive(Debug)]
+struct Lent {
+    places: Vec<Place>,
+    to: Rank,
+    id: usize,
+    /// The receiver's own clock when it had consumed the message.
+    consumed_at: Option<u64>,
+}
+
+struct Machine {
+    request: Request,
+    in_place: bool,
+    plan: Plan,
+    next: usize,
+    memory: Vec<Option<Value>>,
+    partial: Vec<Option<Value>>,
+    clock: Vec<u64>,
+    lent: Vec<Lent>,
+}
+
+struct World {
+    machines: Vec<Machine>,
+    links: Vec<VecDeque<Message>>,
+    messages: usize,
+}
+
+fn input_elems(request: &Request) -> usize {
+    match request.kind {
+        Collective::ReduceScatter | Collective::AllToAll => request.ranks * request.count_elems,
+        Collective::Scatter if request.rank == request.root => request.ranks * request.count_elems,
+        _ => request.count_elems,
+    }
+}
+
+fn output_elems(request: &Request) -> usize {
+    match request.kind {
+        Collective::AllGather | Collective::AllToAll | Collective::Split => {
+            request.ranks * request.count_elems
+        }
+        Collective::Gather if request.rank == request.root => request.ranks * request.count_elems,
+        _ => request.count_elems,
+    }
+}
+
+/// Where in a common array the input and the output begin for an in-place call.
+fn offsets(request: &Request) -> (usize, usize) {
+    let own = request.rank * request.count_elems;
+    match request.kind {
+        Collective::AllGather | Collective::Split => (own, 0),
+        Collective::ReduceScatter => (0, own),
+        Collective::Gather if request.rank == request.root => (own, 0),
+        Collective::Scatter if request.rank == request.root => (0, own),
+        _ => (0, 0),
+    }
+}
+
+impl Machine {
+    fn new(request: Request, algorithm: Algorithm, in_place: bool) -> Self {
+        let mut plan = Plan::default();
+        request.plan(algorithm, &mut plan);
+        let (input, output) = (input_elems(&request), output_elems(&request));
+        let mut machine = Self {
+            request,
+            in_place,
+            next: 0,
+            memory: vec![None; input + output + request.ranks * request.count_elems],
+            partial: vec![None; plan.partial_elems],
+            plan,
+            clock: vec![0; request.ranks],
+            lent: Vec::new(),
+        };
+        for index in 0..input {
+            let place = machine.place(Buffer::Input, index);
+            machine.memory[place.index] = Some(Value { ranks: 1 << request.rank, index });
+        }
+        machine
+    }
+
+    fn place(&self, buffer: Buffer, index: usize) -> Place {
+        let (input, output) =
+            if self.in_place { offsets(&self.request) } else { (0, input_elems(&self.request)) };
+        match buffer {
+            Buffer::Input => Place { partial: false, index: input + index },
+            Buffer::Output => Place { partial: false, index: output + index },
+            Buffer::Partial => Place { partial: true, index },
+        }
+    }
+
+    fn places(&self, span: &Span) -> Vec<Place> {
+        let limit = match span.buffer {
+            Buffer::Input => input_elems(&self.request),
+            Buffer::Output => output_elems(&self.request),
+            Buffer::Partial => self.plan.partial_elems,
+        };
+        assert!(span.start_elems + span.count_elems <= limit, "span {span:?} leaves its buffer of {limit}");
+        (span.start_elems..span.start_elems + span.count_elems)
+            .map(|index| self.place(span.buffer, index))
+            .collect()
+    }
+
+    fn read(&self, span: &Span) -> Vec<Value> {
+        let cell =
+            |place: &Place| if place.partial { self.partial[place.index] } else { self.memory[place.index] };
+        self.places(span).iter().map(|place| cell(place).expect("read of memory that nobody wrote")).collect()
+    }
+
+    fn write(&mut self, span: &Span, values: &[Value]) {
+        assert_eq!(span.count_elems, values.len(), "a message of another length");
+        for (place, value) in self.places(span).into_iter().zip(values) {
+            for lent in self.lent.iter().filter(|lent| lent.places.contains(&place)) {
+                let known = lent.consumed_at.is_some_and(|at| at <= self.clock[lent.to]);
+                assert!(
+                    known,
+                    "rank {} writes {span:?}, which rank {} may be reading",
+                    self.request.rank, lent.to
+                );
+            }
+            let cell =
+                if place.partial { &mut self.partial[place.index] } else { &mut self.memory[place.index] };
+            *cell = Some(*value);
+        }
+    }
+}
+
+impl World {
+    fn link(&mut self, from: Rank, to: Rank) -> &mut VecDeque<Message> {
+        let ranks = self.machines.len();
+        &mut self.links[from * ranks + to]
+    }
+
+    fn send(&mut self, rank: Rank, to: Rank, span: &Span) {
+        assert_ne!(rank, to);
+        let machine = &mut self.machines[rank];
+        let id = self.messages;
+        self.messages += 1;
+        let message =
+            Message { values: machine.read(span), buffer: span.buffer, clock: machine.clock.clone(), id };
+        machine.lent.push(Lent { places: machine.places(span), to, id, consumed_at: None });
+        self.link(rank, to).push_back(message);
+    }
+
+    fn receive(&mut self, rank: Rank, from: Rank) -> Message {
+        let message = self.link(from, rank).pop_front().expect("checked before");
+        let machine = &mut self.machines[rank];
+        for (mine, theirs) in machine.clock.iter_mut().zip(&message.clock) {
+            *mine = (*mine).max(*theirs);
+        }
+        machine.clock[rank] += 1;
+        let now = machine.clock[rank];
+        let lent =
+            self.machines[from].lent.iter_mut().find(|lent| lent.id == message.id).expect("lent when sent");
+        lent.consumed_at = Some(now);
+        message
+    }
+
+    fn ready(&mut self, rank: Rank) -> bool {
+        let machine = &self.machines[rank];
+        match machine.plan.steps[machine.next].clone() {
+            Step::Send { .. } | Step::Copy { .. } => true,
+            Step::Recv { from, .. } => !self.link(from, rank).is_empty(),
+            Step::Drain { to } => self.link(rank, to).is_empty(),
+            Step::Reduce { operands, .. } => {
+                let operands = machine.plan.operands[operands].to_vec();
+                operands.iter().all(|operand| match operand {
+                    Operand::Local(_) => true,
+                    Operand::Peer(from, _) => !self.link(*from, rank).is_empty(),
+                })
+            }
+        }
+    }
+
+    fn step(&mut self, rank: Rank) {
+        let step = self.machines[rank].plan.steps[self.machines[rank].next].clone();
+        match step {
+            Step::Send { to, span } => self.send(rank, to, &span),
+            Step::Recv { from, span } => {
+                let message = self.receive(rank, from);
+                assert_eq!(message.buffer == Buffer::Partial, span.buffer == Buffer::Partial);
+                self.machines[rank].write(&span, &message.values);
+            }
+            Step::Copy { from, to } => {
+                let values = self.machines[rank].read(&from);
+                if self.machines[rank].places(&from) != self.machines[rank].places(&to) {
+                    self.machines[rank].write(&to, &values);
+                }
+            }
+            Step::Drain { to } => {
+                // The consumer's word travels with its acknowledgement.
+                let known = self.machines[rank]
+                    .lent
+                    .iter()
+                    .filter(|lent| lent.to == to)
+                    .map(|lent| lent.consumed_at.expect("drained"))
+                    .max();
+                let clock = &mut self.machines[rank].clock;
+                clock[to] = clock[to].max(known.unwrap_or(0));
+            }
+            Step::Reduce { operands, to } => self.reduce(rank, operands, &to),
+        }
+        self.machines[rank].next += 1;
+    }
+
+    fn reduce(&mut self, rank: Rank, operands: std::ops::Range<usize>, to: &Span) {
+        let mut sum: Option<Vec<Value>> = None;
+        for operand in self.machines[rank].plan.operands[operands].to_vec() {
+            let values = match operand {
+                Operand::Local(span) => self.machines[rank].read(&span),
+                Operand::Peer(from, buffer) => {
+                    let message = self.receive(rank, from);
+                    assert_eq!(message.buffer, buffer, "rank {rank} takes a message for what it is not");
+                    message.values
+                }
+            };
+            sum = Some(match sum {
+                None => values,
+                Some(sum) => sum.iter().zip(&values).map(|(a, b)| join(*a, *b)).collect(),
+            });
+        }
+        self.machines[rank].write(to, &sum.expect("a reduction of nothing"));
+    }
+}
+
+fn join(a: Value, b: Value) -> Value {
+    assert_eq!(a.index, b.index, "different elements are combined");
+    assert_eq!(a.ranks & b.ranks, 0, "a rank's input is counted twice");
+    Value { ranks: a.ranks | b.ranks, index: a.index }
+}
+
+fn expected(request: &Request) -> Vec<Value> {
+    let (ranks, count) = (request.ranks, request.count_elems);
+    let everybody = u64::MAX >> (64 - ranks);
+    let one = |rank: Rank, index| Value { ranks: 1 << rank, index };
+    let is_root = request.rank == request.root;
+    match request.kind {
+        Collective::AllReduce => (0..count).map(|index| Value { ranks: everybody, index }).collect(),
+        Collective::Reduce if is_root => (0..count).map(|index| Value { ranks: everybody, index }).collect(),
+        Collective::Broadcast => (0..count).map(|index| one(request.root, index)).collect(),
+        Collective::AllGather | Collective::Split => {
+            (0..ranks * count).map(|index| one(index / count, index % count)).collect()
+        }
+        Collective::ReduceScatter => {
+            (0..count).map(|index| Value { ranks: everybody, index: request.rank * count + index }).collect()
+        }
+        Collective::AllToAll => {
+            (0..ranks * count).map(|index| one(index / count, request.rank * count + index % count)).collect()
+        }
+        Collective::Gather if is_root => {
+            (0..ranks * count).map(|index| one(index / count, index % count)).collect()
+        }
+        Collective::Scatter => {
+            (0..count).map(|index| one(request.root, request.rank * count + index)).collect()
+        }
+        Collective::Reduce | Collective::Gather => Vec::new(),
+    }
+}
+
+fn check(template: Request, algorithm: Algorithm, in_place: bool) {
+    let ranks = template.ranks;
+    let machines =
+        (0..ranks).map(|rank| Machine::new(Request { rank, ..template }, algorithm, in_place)).collect();
+    let links = (0..ranks * ranks).map(|_| VecDeque::new()).collect();
+    let mut world = World { machines, links, messages: 0 };
+    loop {
+        let mut moved = false;
+        for rank in 0..ranks {
+            while world.machines[rank].next < world.machines[rank].plan.steps.len() && world.ready(rank) {
+                world.step(rank);
+                moved = true;
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    for machine in &world.machines {
+        let rank = machine.request.rank;
+        assert_eq!(
+            machine.next,
+            machine.plan.steps.len(),
+            "rank {rank} waits for ever at {:?}",
+            machine.plan.steps.get(machine.next)
+        );
+        let wanted = expected(&machine.request);
+        let span = Span::output(0..wanted.len());
+        assert_eq!(machine.read(&span), wanted, "rank {rank}");
+    }
+    assert!(world.links.iter().all(VecDeque::is_empty), "messages that nobody received");
+}
+
+fn check_case(
+    kind: Collective,
+    algorithm: Algorithm,
+    ranks: usize,
+    count_elems: usize,
+    segment_elems: usize,
+) {
+    let roots = if kind.has_root() { vec![0, ranks / 2, ranks - 1] } else { vec![0] };
+    for root in roots {
+        for in_place in [false, true] {
+            if in_place && kind == Collective::AllToAll {
+                continue;
+            }
+            let request = Request {
+                kind,
+                ranks,
+                rank: 0,
+                root,
+                count_elems,
+                segment_elems,
+                align_elems: 1 + ranks % 3,
+            };
+            check(request, algorithm, in_place);
+        }
+    }
+}
+
+const KINDS: [Collective; 8] = [
+    Collective::AllReduce,
+    Collective::Reduce,
+    Collective::Broadcast,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllToAll,
+    Collective::Gather,
+    Collective::Scatter,
+];
+
+#[test]
+fn every_plan_is_right_for_1_to_64_ranks() {
+    let mut checked = 0;
+    for algorithm in Algorithm::ALL {
+        for kind in KINDS.into_iter().filter(|kind| algorithm.serves(*kind)) {
+            for ranks in 1..=64 {
+                let counts =
+                    if ranks <= 17 { vec![0, 1, ranks - 1, ranks, ranks + 1] } else { vec![1, ranks + 1] };
+                for count in counts {
+                    check_case(kind, algorithm, ranks, count, 2);
+                    checked += 1;
+                }
+            }
+        }
+    }
+    println!("{checked} cases");
+    assert!(checked > 2000);
+}
+
+#[test]
+fn many_segments_in_flight() {
+    for algorithm in Algorithm::ALL {
+        for kind in KINDS.into_iter().filter(|kind| algorithm.serves(*kind)) {
+            for ranks in 1..=9 {
+                check_case(kind, algorithm, ranks, 61, 1);
+            }
+        }
+    }
+}
+
+mod random {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+        #[test]
+        fn any_shape(
+            kind in prop::sample::select(&KINDS[..]),
+            algorithm in prop::sample::select(&Algorithm::ALL[..]),
+            ranks in 1usize..20,
+            count in 0usize..90,
+            segment in 1usize..30,
+        ) {
+            if algorithm.serves(kind) {
+                check_case(kind, algorithm, ranks, count, segment);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "may be reading")]
+fn a_write_under_a_reader_is_found() {
+    let request = Request {
+        kind: Collective::AllReduce,
+        ranks: 2,
+        rank: 0,
+        root: 0,
+        count_elems: 1,
+        segment_elems: 1,
+        align_elems: 1,
+    };
+    let mut machine = Machine::new(request, Algorithm::Direct, true);
+    let places = machine.places(&Span::input(0..1));
+    machine.lent.push(Lent { places, to: 1, id: 0, consumed_at: Some(1) });
+    machine.write(&Span::output(0..1), &[Value { ranks: 3, index: 0 }]);
+}

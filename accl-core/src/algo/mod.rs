@@ -1,0 +1,66 @@
+//! Algorithms: pure functions from a request to the plan of one rank. No memory, no links, no clocks.
+//!
+//! Words: a *chunk* is the share of the data that one rank owns; a *segment* is the piece that a pipeline moves
+//! at once. All sizes here are counted in elements.
+
+mod chunk;
+mod direct;
+mod plan;
+mod recursive_doubling;
+mod ring;
+mod select;
+mod tree;
+
+#[cfg(test)]
+mod check;
+
+pub use plan::{Buffer, Operand, Plan, Span, Step};
+pub use select::{Algorithm, Choice, Facts, select};
+
+use crate::types::{Collective, Rank};
+
+/// What an algorithm needs to know of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// The operation.
+    pub kind: Collective,
+    /// Members of the communicator.
+    pub ranks: usize,
+    /// Whose plan it is.
+    pub rank: Rank,
+    /// The rank that gives or gets everything, where there is one.
+    pub root: Rank,
+    /// The call's count: elements per rank for AllGather, ReduceScatter, AlltoAll, Gather and Scatter, all
+    /// elements otherwise.
+    pub count_elems: usize,
+    /// How many elements a pipeline moves at once.
+    pub segment_elems: usize,
+    /// Chunks begin at multiples of this many elements.
+    pub align_elems: usize,
+}
+
+impl Request {
+    /// Writes the plan of `algorithm` into `plan`, whose old content is dropped and whose memory is reused.
+    pub fn plan(&self, algorithm: Algorithm, plan: &mut Plan) {
+        plan.clear();
+        match algorithm {
+            _ if self.ranks == 1 => direct::alone(self, plan),
+            Algorithm::Direct => direct::plan(self, plan),
+            Algorithm::Ring => ring::plan(self, plan),
+            Algorithm::Tree => tree::plan(self, plan),
+            Algorithm::RecursiveDoubling => recursive_doubling::plan(self, plan),
+        }
+    }
+
+    /// The other ranks, beginning with the next one: everybody begins with somebody else.
+    fn peers(&self) -> impl Iterator<Item = Rank> + use<> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        (1..ranks).map(move |distance| (rank + distance) % ranks)
+    }
+
+    /// The other ranks, beginning with the previous one: the order in which their data comes.
+    fn peers_backwards(&self) -> impl Iterator<Item = Rank> + use<> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        (1..ranks).map(move |distance| (rank + ranks - distance) % ranks)
+    }
+}

@@ -1,0 +1,130 @@
+//! Which algorithm serves a call.
+
+use super::Request;
+use crate::config::{AlgorithmRules, Settings};
+use crate::error::{Error, Result};
+use crate::types::Collective;
+
+/// The algorithms that have plans.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// Every rank reads what it needs from those who have it.
+    Direct = 0,
+    /// Neighbours only.
+    Ring = 1,
+    /// Up and down.
+    Tree = 2,
+    /// Partners at doubling distances.
+    RecursiveDoubling = 3,
+}
+
+impl Algorithm {
+    /// All of them, in the order of preference on one host.
+    pub const ALL: [Self; 4] = [Self::Direct, Self::Ring, Self::Tree, Self::RecursiveDoubling];
+
+    /// The name in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Ring => "ring",
+            Self::Tree => "tree",
+            Self::RecursiveDoubling => "rd",
+        }
+    }
+
+    /// True if it has a plan of its own for `kind`.
+    pub fn serves(self, kind: Collective) -> bool {
+        match self {
+            Self::Direct => true,
+            Self::Ring => matches!(
+                kind,
+                Collective::AllReduce
+                    | Collective::AllGather
+                    | Collective::ReduceScatter
+                    | Collective::Broadcast
+                    | Collective::Reduce
+            ),
+            Self::Tree => matches!(kind, Collective::AllReduce | Collective::Broadcast | Collective::Reduce),
+            Self::RecursiveDoubling => kind == Collective::AllReduce,
+        }
+    }
+}
+
+/// How a call is carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// In one step: everybody's contribution stands on the board.
+    Exchange,
+    /// By a plan.
+    Planned(Algorithm),
+}
+
+/// What the choice depends on besides the request.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    rules: AlgorithmRules,
+    deterministic: bool,
+    exchange_bytes: usize,
+}
+
+impl Facts {
+    /// The facts that settings give; `board_bytes` is the most that a rank can post.
+    pub fn of(settings: &Settings, board_bytes: usize) -> Self {
+        Self {
+            rules: settings.algorithms.clone(),
+            deterministic: settings.deterministic,
+            exchange_bytes: settings.exchange_bytes.min(board_bytes),
+        }
+    }
+
+    /// An error if the settings leave no algorithm for `kind`.
+    pub fn check(&self, kind: Collective, ranks: usize) -> Result<()> {
+        if self.is_open(kind) || ranks == 1 {
+            return Ok(());
+        }
+        planned(kind, self).map(|_| ())
+    }
+
+    fn is_open(&self, kind: Collective) -> bool {
+        kind == Collective::Split || self.deterministic || self.rules.is_open(kind)
+    }
+}
+
+/// Bytes that the busiest rank contributes.
+fn contribution_bytes(request: &Request, element_bytes: usize) -> usize {
+    let blocks = match request.kind {
+        Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => request.ranks,
+        _ => 1,
+    };
+    request.count_elems.saturating_mul(element_bytes).saturating_mul(blocks)
+}
+
+/// The choice for a call. All ranks must come to the same one, so it depends on nothing that differs between
+/// them, except settings; those are compared with the call itself.
+pub fn select(request: &Request, element_bytes: usize, facts: &Facts) -> Result<Choice> {
+    let kind = request.kind;
+    let planned = if facts.is_open(kind) { Algorithm::Direct } else { planned(kind, facts)? };
+    let small = contribution_bytes(request, element_bytes) <= facts.exchange_bytes;
+    let exchange = planned == Algorithm::Direct && small && request.ranks > 1;
+    Ok(if exchange { Choice::Exchange } else { Choice::Planned(planned) })
+}
+
+/// The first algorithm that the rules allow.
+fn planned(kind: Collective, facts: &Facts) -> Result<Algorithm> {
+    // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
+    if !Algorithm::Ring.serves(kind) {
+        return Ok(Algorithm::Direct);
+    }
+    Algorithm::ALL
+        .into_iter()
+        .find(|algorithm| algorithm.serves(kind) && facts.rules.allow(kind, algorithm.name()))
+        .ok_or_else(|| {
+            let have: Vec<_> =
+                Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
+            Error::usage(format!(
+                "the setting ALGO leaves no algorithm for {kind}; there are {}: name one of them or unset it",
+                have.join(", ")
+            ))
+        })
+}

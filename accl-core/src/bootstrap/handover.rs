@@ -1,0 +1,72 @@
+//! Descriptors between processes of one host: one offers, those who know the secret fetch.
+
+use super::auth::Secret;
+use super::join::{Trusted, unexpected};
+use super::service::Service;
+use super::wire::Message;
+use crate::error::{Error, Result};
+use crate::os::{clock, socket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the process that offers may take to do so.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A descriptor that is being offered; dropping this ends the offer.
+#[derive(Debug)]
+pub struct Offer {
+    service: Arc<Service>,
+    secret: Secret,
+}
+
+impl Offer {
+    /// Offers `file` to those who know `secret`.
+    pub fn new(secret: Secret, file: OwnedFd) -> Result<Self> {
+        let service = Service::of_process()?;
+        service.offer_memory(secret, file)?;
+        Ok(Self { service, secret })
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.service.withdraw_memory(self.secret);
+    }
+}
+
+/// Fetches what the service of this name offers, or will offer soon, to those who know `secret`.
+pub fn fetch(service: &str, secret: Secret, give_up: &dyn Fn() -> Result<()>) -> Result<OwnedFd> {
+    let deadline = clock::now() + PATIENCE;
+    loop {
+        if let Some(file) = try_fetch(service, secret, deadline, give_up)? {
+            return Ok(file);
+        }
+        give_up()?;
+        if clock::now() >= deadline {
+            return Err(Error::remote(format!(
+                "the service {service} did not hand out the shared memory of its ranks"
+            )));
+        }
+        clock::sleep(Duration::from_micros(300));
+    }
+}
+
+fn try_fetch(
+    service: &str,
+    secret: Secret,
+    deadline: Instant,
+    give_up: &dyn Fn() -> Result<()>,
+) -> Result<Option<OwnedFd>> {
+    let Ok(stream) = socket::connect(service)? else { return Ok(None) };
+    let Ok(mut connection) = Trusted::greet(stream, secret, "not offered yet", give_up) else {
+        return Ok(None);
+    };
+    connection.send(&Message::Fetch)?;
+    match connection.receive(deadline)? {
+        Message::Grant => connection.take_descriptor().map(Some).ok_or_else(|| {
+            Error::system("no descriptor came with the shared memory (see ulimit -n)", "EMFILE")
+        }),
+        other => Err(unexpected(other)),
+    }
+}

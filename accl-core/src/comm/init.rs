@@ -1,0 +1,198 @@
+//! How a communicator comes to be: its ranks join, share memory, and take their seats.
+
+use super::share::share_memory;
+use super::{CommConfig, Communicator, Joined, group};
+use crate::algo::Facts;
+use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
+use crate::config::{Debug, Settings};
+use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
+use crate::error::{Error, Result};
+use crate::os::cpu;
+use crate::os::process::Watch;
+use crate::sync::wait::Patience;
+use crate::topo::{Place, probe_word};
+use crate::transport::shm::{Arena, BOARD_BYTES, RankState, Reach, can_read};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Communicator {
+    /// Joins the ranks that hold the same ids (the first one counts; more are for hosts without number).
+    ///
+    /// In a group the joining happens when the outermost group ends, and `failed` is called if it fails; with
+    /// `config.blocking` false it happens in the background; otherwise it is done on return.
+    pub fn init(
+        ids: &[UniqueId],
+        ranks: usize,
+        rank: usize,
+        config: CommConfig,
+        failed: Option<Box<dyn FnOnce() + Send>>,
+    ) -> Result<Self> {
+        let Some(id) = ids.first().copied() else {
+            return Err(Error::argument("no unique id; need at least one from ncclGetUniqueId"));
+        };
+        if ranks == 0 || rank >= ranks {
+            return Err(Error::argument(format!(
+                "rank {rank} of {ranks}; need a rank from 0 to below the number of ranks"
+            )));
+        }
+        let settings = Settings::load()?;
+        crate::telemetry::set_level(settings.debug >= Debug::Version, settings.debug >= Debug::Warn);
+        let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
+        let communicator = Self::new(ranks, rank, config);
+        let blocking = communicator.shared.config.blocking;
+        if group::is_open() || !blocking {
+            communicator.begin_background();
+            let joining = communicator.clone();
+            let job = move |dropped: Option<Error>| {
+                let outcome =
+                    dropped.map_or_else(|| joining.join(&id, &settings), |error| joining.refuse(error));
+                if let (Err(_), true, Some(failed)) = (&outcome, blocking, failed) {
+                    failed();
+                }
+                joining.end_background();
+                outcome
+            };
+            group::defer_or_spawn(blocking, "accl-init", Box::new(job))?;
+        } else {
+            communicator.join(&id, &settings)?;
+        }
+        Ok(communicator)
+    }
+
+    /// All ranks of a new communicator in this process; the result's index is the rank.
+    pub fn init_all(ranks: usize) -> Result<Vec<Self>> {
+        let id = UniqueId::create()?;
+        let config = CommConfig::default();
+        let communicators: Vec<_> = (0..ranks).map(|rank| Self::new(ranks, rank, config.clone())).collect();
+        let settings = Settings::load()?;
+        let jobs = communicators.iter().map(|communicator| {
+            let (joining, settings) = (communicator.clone(), settings.clone());
+            Box::new(move |_| joining.join(&id, &settings)) as group::Job
+        });
+        group::run_jobs(jobs.collect())?;
+        Ok(communicators)
+    }
+
+    /// Makes a failure the communicator's before it has joined.
+    fn refuse(&self, error: Error) -> Result<()> {
+        self.store_error(&error);
+        Err(error)
+    }
+
+    /// Joins, and makes a failure the communicator's.
+    fn join(&self, id: &UniqueId, settings: &Settings) -> Result<()> {
+        let outcome = self.try_join(id, settings);
+        if let Err(error) = &outcome {
+            self.store_error(error);
+        }
+        outcome
+    }
+
+    fn try_join(&self, id: &UniqueId, settings: &Settings) -> Result<()> {
+        let give_up = || self.check_abort();
+        let request = bootstrap::Request {
+            ranks: self.ranks(),
+            rank: self.rank(),
+            version: crate::VERSION_CODE,
+            patience: settings.init_timeout,
+        };
+        let membership = bootstrap::join(id, request, &give_up)?;
+        let (peers, secret) = (membership.peers.clone(), membership.secret);
+        let still_wanted = || self.check_abort().and_then(|()| membership.check_verdict());
+        let prepared = self.prepare(&peers, secret, settings, &still_wanted);
+        let outcome = prepared.as_ref().map(|_| ()).map_err(Clone::clone);
+        membership.confirm(outcome)?;
+        self.take_seat(prepared?, peers, secret, settings)
+    }
+
+    /// Maps what the ranks share and says so in it. None for a rank alone.
+    pub(super) fn prepare(
+        &self,
+        peers: &[PeerRecord],
+        secret: Secret,
+        settings: &Settings,
+        give_up: &dyn Fn() -> Result<()>,
+    ) -> Result<Option<super::share::Sharing>> {
+        if peers.len() == 1 {
+            return Ok(None);
+        }
+        let sharing = share_memory(peers, secret, !settings.shm_disable, give_up)?;
+        let block = sharing.arena.block(self.rank());
+        block.probe().store(std::ptr::from_ref(probe_word()) as u64, Ordering::Release);
+        block.set_state(RankState::Present);
+        Ok(Some(sharing))
+    }
+
+    /// Takes the seat, once all ranks have prepared.
+    pub(super) fn take_seat(
+        &self,
+        sharing: Option<super::share::Sharing>,
+        peers: Vec<PeerRecord>,
+        secret: Secret,
+        settings: &Settings,
+    ) -> Result<()> {
+        let facts = Facts::of(settings, BOARD_BYTES);
+        let arena = sharing.map(|sharing| sharing.arena.clone());
+        let fabric = arena.as_ref().map(|arena| {
+            let reach: Vec<_> =
+                (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], settings)).collect();
+            Fabric::new(arena, self.rank(), &reach)
+        });
+        let endpoint =
+            Endpoint::new(self.rank(), self.ranks(), fabric, facts.clone(), settings.segment_bytes);
+        let limits = Limits {
+            timeout: settings.timeout,
+            warn_after: settings.warn_after,
+            patience: Patience::for_ranks(self.ranks(), cpu::available_cores()),
+        };
+        let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watch(&peers), limits));
+        let joined = Joined { seat, peers, secret, facts };
+        self.shared
+            .joined
+            .set(joined)
+            .map_err(|_| Error::internal("a communicator that was joined twice"))?;
+        // An abort that came meanwhile found no seat to abort.
+        if let (Err(error), Ok(joined)) = (self.check_abort(), self.joined()) {
+            joined.seat.abort();
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_abort(&self) -> Result<()> {
+        if self.shared.aborted.load(Ordering::Acquire) {
+            return Err(Error::usage("the communicator was aborted while it was being made"));
+        }
+        Ok(())
+    }
+}
+
+/// How this rank gets at memory that `peer` lends.
+fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, settings: &Settings) -> Reach {
+    let here = Place::here();
+    if peer.place.shares_process(&here) {
+        return Reach::SameProcess;
+    }
+    let address = arena.block(rank).probe().load(Ordering::Acquire);
+    let allowed = settings.cross_memory && peer.place.shares_pids(&here);
+    if allowed && can_read(peer.place.pid, address, peer.place.process) {
+        Reach::CrossProcess(peer.place.pid)
+    } else {
+        Reach::None
+    }
+}
+
+/// A watch on each other process, shared by all of its ranks.
+fn watch(peers: &[PeerRecord]) -> Vec<Peer> {
+    let here = Place::here();
+    let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();
+    let watched = |peer: &PeerRecord| {
+        let place = &peer.place;
+        let foreign = !place.shares_process(&here) && place.shares_pids(&here);
+        let open = || Watch::open(place.pid).map(Arc::new);
+        let watch = foreign.then(|| watches.entry(place.pid).or_insert_with(open).clone()).flatten();
+        Peer { pid: place.pid, watch }
+    };
+    peers.iter().map(watched).collect()
+}

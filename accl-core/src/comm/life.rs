@@ -1,0 +1,87 @@
+//! How a communicator ends: finalize, destroy, abort; and what goes on in the background meanwhile.
+
+use super::{Communicator, group};
+use crate::error::{Error, ErrorKind, Result};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long an abort waits for background work to notice it.
+const ABORT_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Communicator {
+    /// Waits until everything queued is done (in the background for a non-blocking communicator, then the error is
+    /// of kind InProgress). No calls may follow. A second time is an error.
+    pub fn finalize(&self) -> Result<()> {
+        if self.shared.finalized.swap(true, Ordering::AcqRel) {
+            return Err(Error::argument("the communicator has already been finalized"));
+        }
+        if self.shared.config.blocking {
+            return self.flush();
+        }
+        self.begin_background();
+        let ending = self.clone();
+        let job = move |_| {
+            let outcome = ending.flush();
+            ending.end_background();
+            outcome
+        };
+        group::spawn("accl-finalize", Box::new(job))?;
+        Err(Error::new(ErrorKind::InProgress, "finalizing in the background"))
+    }
+
+    /// Ends this rank's part in good order: what it has sent stays for its peers. Needs no peer.
+    pub fn destroy(&self) -> Result<()> {
+        self.wait_background(None);
+        if self.failure().is_some() {
+            return self.abort();
+        }
+        let outcome = self.flush();
+        if let Some(joined) = self.shared.joined.get() {
+            joined.seat.leave();
+        }
+        outcome
+    }
+
+    /// Ends this rank's part at once: operations under way fail. Needs no peer, works from any thread.
+    pub fn abort(&self) -> Result<()> {
+        self.shared.aborted.store(true, Ordering::Release);
+        if let Some(joined) = self.shared.joined.get() {
+            joined.seat.abort();
+            joined.seat.wait_queued();
+        }
+        self.wait_background(Some(ABORT_PATIENCE));
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        if let Some(joined) = self.shared.joined.get() {
+            joined.seat.wait_queued();
+        }
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn begin_background(&self) {
+        self.shared.background.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn end_background(&self) {
+        self.shared.background.fetch_sub(1, Ordering::AcqRel);
+        let _guard = self.shared.background_ended.0.lock();
+        self.shared.background_ended.1.notify_all();
+    }
+
+    fn wait_background(&self, longest: Option<Duration>) {
+        let (lock, ended) = &self.shared.background_ended;
+        let mut guard = lock.lock();
+        while self.shared.background.load(Ordering::Acquire) > 0 {
+            match longest {
+                None => ended.wait(&mut guard),
+                Some(longest) => {
+                    if ended.wait_for(&mut guard, longest).timed_out() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Settings: one table gives name, default and documentation of each; one place reads them.
+//!
+//! A setting `X` is looked up as `ACCL_X`, then `PCCL_X`, then `NCCL_X`; for each, the environment beats the
+//! configuration file ([`source`]). Settings are read anew whenever a communicator is created, so that programs
+//! which change their environment between two communicators (and say so in `NCCL_NO_CACHE`) get what they mean.
+
+mod algorithms;
+mod source;
+mod table;
+
+pub use algorithms::{AlgorithmRule, AlgorithmRules};
+pub use source::{Origin, Source};
+pub use table::{Kind, SETTINGS, Setting};
+
+use crate::error::Result;
+use std::time::Duration;
+
+/// The settings of one communicator.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `ALGO`: which algorithms may be used for which operation.
+    pub algorithms: AlgorithmRules,
+    /// `DETERMINISTIC`: results depend on the inputs in rank order only.
+    pub deterministic: bool,
+    /// `INIT_TIMEOUT`: how long a communicator waits for its ranks to come; `None` is for ever.
+    pub init_timeout: Option<Duration>,
+    /// `TIMEOUT`: how long an operation may stand still; `None` is for ever.
+    pub timeout: Option<Duration>,
+    /// `WARN_AFTER`: after how long a wait explains itself on standard error; `None` is never.
+    pub warn_after: Option<Duration>,
+    /// `SHM_DISABLE`: no memory shared between processes.
+    pub shm_disable: bool,
+    /// `CROSS_MEMORY`: read a peer process's memory directly where the kernel allows.
+    pub cross_memory: bool,
+    /// `EXCHANGE_BYTES`: up to how many bytes of contribution an operation takes the one-step path.
+    pub exchange_bytes: usize,
+    /// `SEGMENT_BYTES`: how much a pipeline moves at once.
+    pub segment_bytes: usize,
+    /// `COMM_BLOCKING`: overrides a communicator's own choice.
+    pub comm_blocking: Option<bool>,
+    /// `LOCAL_REGISTER`: false makes registration do nothing.
+    pub local_register: bool,
+    /// `DEBUG`: how much is said on standard error.
+    pub debug: Debug,
+}
+
+/// How much is said on standard error besides warnings about waits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Debug {
+    /// Nothing.
+    Silent,
+    /// The version, once.
+    Version,
+    /// The text of each failed call, too.
+    Warn,
+}
+
+impl Settings {
+    /// Reads everything from the environment and the configuration files.
+    pub fn load() -> Result<Self> {
+        Self::from_source(&Source::of_process())
+    }
+
+    /// Reads everything from `source`; a value that cannot be understood is refused with its name and origin.
+    pub fn from_source(source: &Source) -> Result<Self> {
+        algorithms::check_protocols(&source.text("PROTO"))
+            .map_err(|error| source.explain("PROTO", &error))?;
+        Ok(Self {
+            algorithms: AlgorithmRules::parse(&source.text("ALGO"))
+                .map_err(|error| source.explain("ALGO", &error))?,
+            deterministic: source.switch("DETERMINISTIC")?,
+            init_timeout: source.seconds("INIT_TIMEOUT")?,
+            timeout: source.seconds("TIMEOUT")?,
+            warn_after: source.seconds("WARN_AFTER")?,
+            shm_disable: source.switch("SHM_DISABLE")?,
+            cross_memory: source.switch("CROSS_MEMORY")?,
+            exchange_bytes: source.bytes("EXCHANGE_BYTES")?,
+            segment_bytes: source.bytes("SEGMENT_BYTES")?.max(64),
+            comm_blocking: source.optional_switch("COMM_BLOCKING")?,
+            local_register: source.switch("LOCAL_REGISTER")?,
+            debug: debug_of(&source.text("DEBUG")),
+        })
+    }
+}
+
+/// NCCL knows more levels, and takes what it does not know for none.
+fn debug_of(level: &str) -> Debug {
+    match level.to_ascii_uppercase().as_str() {
+        "VERSION" => Debug::Version,
+        "WARN" | "INFO" | "ABORT" | "TRACE" | "ATTN" => Debug::Warn,
+        _ => Debug::Silent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_what_the_table_says() {
+        let settings = Settings::from_source(&Source::of_pairs(&[])).unwrap();
+        assert_eq!(settings.timeout, None);
+        assert_eq!(settings.warn_after, Some(Duration::from_secs(10)));
+        assert_eq!(settings.init_timeout, Some(Duration::from_secs(300)));
+        assert!(settings.cross_memory);
+        assert!(!settings.deterministic);
+        assert_eq!(settings.comm_blocking, None);
+    }
+
+    #[test]
+    fn our_prefix_beats_the_others() {
+        let pairs = [("NCCL_TIMEOUT", "1"), ("PCCL_TIMEOUT", "2"), ("ACCL_TIMEOUT", "3.5")];
+        for (from, expected) in [(0, 3.5), (1, 0.0)] {
+            let settings = Settings::from_source(&Source::of_pairs(&pairs[..3 - from])).unwrap();
+            let expected = if from == 0 { expected } else { 2.0 };
+            assert_eq!(settings.timeout, Some(Duration::from_secs_f64(expected)));
+        }
+    }
+
+    #[test]
+    fn a_bad_value_is_refused_by_name() {
+        let error = Settings::from_source(&Source::of_pairs(&[("ACCL_TIMEOUT", "soon")])).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
+        assert!(error.text().contains("ACCL_TIMEOUT=soon"), "{error}");
+    }
+}

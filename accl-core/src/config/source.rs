@@ -1,0 +1,169 @@
+//! Where values come from: the environment, then `$NCCL_CONF_FILE` (or `~/.nccl.conf`), then `/etc/nccl.conf`.
+
+use super::table::{SETTINGS, Setting};
+use crate::error::{Error, Result};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Who set a value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// Nobody; the table's default.
+    Default,
+    /// The environment variable of this name.
+    Environment(String),
+    /// This name in this file.
+    File(String, String),
+}
+
+/// All values that are set anywhere, by full name.
+#[derive(Debug, Default)]
+pub struct Source {
+    values: HashMap<String, (String, Origin)>,
+}
+
+const PREFIXES: [&str; 3] = ["ACCL_", "PCCL_", "NCCL_"];
+
+impl Source {
+    /// The environment of this process and the configuration files of its user and machine.
+    pub fn of_process() -> Self {
+        let mut source = Self::default();
+        source.add_file("/etc/nccl.conf");
+        let named = std::env::var("ACCL_CONF_FILE").or_else(|_| std::env::var("NCCL_CONF_FILE"));
+        let own = named.or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.nccl.conf")));
+        if let Ok(path) = own {
+            source.add_file(&path);
+        }
+        for (name, value) in std::env::vars_os() {
+            if let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) {
+                if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+                    source.values.insert(name.clone(), (value, Origin::Environment(name)));
+                }
+            }
+        }
+        source
+    }
+
+    /// An environment for tests.
+    pub fn of_pairs(pairs: &[(&str, &str)]) -> Self {
+        let values = pairs
+            .iter()
+            .map(|(name, value)| {
+                ((*name).to_string(), ((*value).to_string(), Origin::Environment((*name).to_string())))
+            })
+            .collect();
+        Self { values }
+    }
+
+    /// Reads the text of a configuration file: KEY=VALUE a line, `#` in column 1 is a comment, nothing is
+    /// trimmed or unquoted (`abi/clients.md` §3.1).
+    pub fn add_lines(&mut self, path: &str, text: &str) {
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            if let Some((name, value)) = line.split_once('=') {
+                let origin = Origin::File(path.to_string(), name.to_string());
+                self.values.insert(name.to_string(), (value.to_string(), origin));
+            }
+        }
+    }
+
+    fn add_file(&mut self, path: &str) {
+        if let Ok(text) = std::fs::read_to_string(path) {
+            self.add_lines(path, &text);
+        }
+    }
+
+    /// The value of a setting by its name without prefix, and who set it.
+    pub fn lookup(&self, name: &str) -> (String, Origin) {
+        PREFIXES
+            .iter()
+            .find_map(|prefix| self.values.get(&format!("{prefix}{name}")).cloned())
+            .unwrap_or_else(|| {
+                let default =
+                    SETTINGS.iter().find(|setting| setting.name == name).map_or("", |s: &Setting| s.default);
+                (default.to_string(), Origin::Default)
+            })
+    }
+
+    pub(super) fn text(&self, name: &str) -> String {
+        self.lookup(name).0
+    }
+
+    pub(super) fn switch(&self, name: &str) -> Result<bool> {
+        Ok(self.optional_switch(name)?.unwrap_or(false))
+    }
+
+    pub(super) fn optional_switch(&self, name: &str) -> Result<Option<bool>> {
+        match self.text(name).as_str() {
+            "" => Ok(None),
+            "0" => Ok(Some(false)),
+            "1" => Ok(Some(true)),
+            _ => Err(self.explain(name, &Error::argument("need 0 or 1"))),
+        }
+    }
+
+    pub(super) fn seconds(&self, name: &str) -> Result<Option<Duration>> {
+        let text = self.text(name);
+        let seconds: f64 = if text.is_empty() { 0.0 } else { text.parse().unwrap_or(f64::NAN) };
+        if seconds == 0.0 {
+            return Ok(None);
+        }
+        Duration::try_from_secs_f64(seconds)
+            .map(Some)
+            .map_err(|_| self.explain(name, &Error::argument("need a number of seconds, 0 for none")))
+    }
+
+    pub(super) fn bytes(&self, name: &str) -> Result<usize> {
+        let text = self.text(name);
+        let (digits, factor) = match text.as_bytes().last() {
+            Some(b'k' | b'K') => (&text[..text.len() - 1], 1 << 10),
+            Some(b'm' | b'M') => (&text[..text.len() - 1], 1 << 20),
+            Some(b'g' | b'G') => (&text[..text.len() - 1], 1 << 30),
+            _ => (text.as_str(), 1),
+        };
+        digits
+            .parse::<usize>()
+            .ok()
+            .and_then(|number| number.checked_mul(factor))
+            .ok_or_else(|| self.explain(name, &Error::argument("need a number of bytes, such as 16K or 1M")))
+    }
+
+    /// The error of a value that cannot be understood, with name, value and origin.
+    pub(super) fn explain(&self, name: &str, error: &Error) -> Error {
+        let (value, origin) = self.lookup(name);
+        let shown = match origin {
+            Origin::Default => format!("{name}={value}"),
+            Origin::Environment(full) => format!("{full}={value}"),
+            Origin::File(path, full) => format!("{full}={value} (in {path})"),
+        };
+        error.within(format!("setting {shown} is not understood"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_lines_are_taken_as_they_are_and_the_environment_wins() {
+        let mut source = Source::of_pairs(&[]);
+        source.add_lines("f", "#NCCL_ALGO=tree\nNCCL_ALGO= ring \nno equals sign\nNCCL_TIMEOUT=5");
+        assert_eq!(source.lookup("ALGO"), (" ring ".into(), Origin::File("f".into(), "NCCL_ALGO".into())));
+        assert_eq!(source.seconds("TIMEOUT").unwrap(), Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn bytes_know_their_suffixes() {
+        for (text, expected) in [("7", 7), ("16K", 16 << 10), ("2m", 2 << 20), ("1G", 1 << 30)] {
+            assert_eq!(
+                Source::of_pairs(&[("NCCL_SEGMENT_BYTES", text)]).bytes("SEGMENT_BYTES").unwrap(),
+                expected
+            );
+        }
+        for text in ["", "K", "-1", "1T", "99999999999999999999G", "18446744073709551615G"] {
+            assert!(
+                Source::of_pairs(&[("ACCL_SEGMENT_BYTES", text)]).bytes("SEGMENT_BYTES").is_err(),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The table of settings.
+
+/// What kind of value a setting takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// 0 or 1.
+    Switch,
+    /// A decimal number of seconds; 0 means none.
+    Seconds,
+    /// A number of bytes, with K, M or G behind it if wanted (binary).
+    Bytes,
+    /// Text with a grammar of its own.
+    Text,
+}
+
+/// One setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The name without its prefix.
+    pub name: &'static str,
+    /// What kind of value it takes.
+    pub kind: Kind,
+    /// The value when nobody sets it; empty for "unset".
+    pub default: &'static str,
+    /// What it does, in one sentence.
+    pub help: &'static str,
+}
+
+const fn setting(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Setting {
+    Setting { name, kind, default, help }
+}
+
+/// All settings, by name.
+pub const SETTINGS: &[Setting] = &[
+    setting(
+        "ALGO",
+        Kind::Text,
+        "",
+        "which algorithms may be used: list;operation:list;… of direct, ring, tree, rd; ^ inverts a list",
+    ),
+    setting("COMM_BLOCKING", Kind::Switch, "", "overrides the config field `blocking` of every communicator"),
+    setting(
+        "CROSS_MEMORY",
+        Kind::Switch,
+        "1",
+        "read large buffers of other processes directly (process_vm_readv) where the kernel allows",
+    ),
+    setting(
+        "DEBUG",
+        Kind::Text,
+        "",
+        "VERSION: the version once; WARN, INFO, TRACE: also the text of each failed call; on standard error",
+    ),
+    setting(
+        "DETERMINISTIC",
+        Kind::Switch,
+        "0",
+        "each element's result depends on nothing but the inputs in rank order",
+    ),
+    setting(
+        "EXCHANGE_BYTES",
+        Kind::Bytes,
+        "16K",
+        "up to how many bytes per rank an operation takes the one-step path (at most 16K)",
+    ),
+    setting("INIT_TIMEOUT", Kind::Seconds, "300", "how long a new communicator waits for its ranks to come"),
+    setting(
+        "LOCAL_REGISTER",
+        Kind::Switch,
+        "1",
+        "0: ncclCommRegister succeeds with a NULL handle and registers nothing",
+    ),
+    setting(
+        "PROTO",
+        Kind::Text,
+        "",
+        "accepted for compatibility: Simple, LL, LL128; one protocol serves all here",
+    ),
+    setting("SEGMENT_BYTES", Kind::Bytes, "256K", "how many bytes a pipeline moves at once"),
+    setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
+    setting("TIMEOUT", Kind::Seconds, "0", "how long an operation may stand still before it fails"),
+    setting(
+        "WARN_AFTER",
+        Kind::Seconds,
+        "10",
+        "after how long a wait says on standard error whom it waits for",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_and_unique() {
+        assert!(SETTINGS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+}

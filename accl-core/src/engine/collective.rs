@@ -1,0 +1,199 @@
+//! One collective operation of one rank, as a state machine.
+//!
+//! post → agree → run → drain. A rank posts its call on the board, waits until those it depends on have posted
+//! theirs, compares, and only then moves data: ranks that disagree find out before anything is written.
+
+use super::Poll;
+use super::call::Call;
+use super::endpoint::Endpoint;
+use super::exchange;
+use super::explain;
+use super::steps::StepRunner;
+use crate::algo::{Algorithm, Choice, Request, select};
+use crate::error::Result;
+use crate::reduce::Reduction;
+use crate::types::{Collective, Rank, Scalar};
+
+/// How a choice is posted.
+const EXCHANGE_CODE: u8 = 0x80;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    Post,
+    Agree,
+    Run,
+    Drain,
+}
+
+/// The operation and how far it is.
+#[derive(Debug)]
+pub(crate) struct CollectiveOp {
+    pub(crate) call: Call,
+    pub(crate) request: Request,
+    pub(crate) reduction: Reduction,
+    pub(crate) scale: Option<Scalar>,
+    pub(crate) sequence: u64,
+    pub(crate) choice: Choice,
+    stage: Stage,
+    /// In `Agree`: the first rank that is not known to agree.
+    agreed: Rank,
+    runner: StepRunner,
+}
+
+impl CollectiveOp {
+    /// Begins an operation: from here on it has a place in the order of the communicator's operations.
+    pub(crate) fn begin(call: &Call, endpoint: &mut Endpoint) -> Result<Self> {
+        let mut call = *call;
+        let request = endpoint.request(&call);
+        let choice = select(&request, call.dtype.size_bytes(), &endpoint.facts)?;
+        let scale = call.scale(endpoint.device);
+        if call.overlaps_badly(endpoint.ranks, endpoint.rank) {
+            let bytes = call.input_elems(endpoint.ranks, endpoint.rank) * call.dtype.size_bytes();
+            call.send = endpoint.stage(call.send, bytes);
+        }
+        endpoint.sequence += 1;
+        let alone = endpoint.ranks == 1;
+        Ok(Self {
+            call,
+            request,
+            reduction: Reduction::new(call.dtype, call.operator.op, endpoint.ranks),
+            scale,
+            sequence: endpoint.sequence,
+            choice,
+            stage: if alone { Stage::Run } else { Stage::Post },
+            agreed: 0,
+            runner: StepRunner::default(),
+        })
+    }
+
+    /// Makes what progress it can.
+    pub(crate) fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
+        if self.stage == Stage::Post && !self.post(endpoint)? {
+            return Ok(Poll::Blocked);
+        }
+        if self.stage == Stage::Agree && !self.agree(endpoint)? {
+            return Ok(Poll::Blocked);
+        }
+        if self.stage == Stage::Run {
+            match self.choice {
+                Choice::Exchange => {
+                    exchange::finish(self, endpoint)?;
+                    return Ok(Poll::Done);
+                }
+                Choice::Planned(algorithm) => {
+                    if self.run(algorithm, endpoint)? != Poll::Done {
+                        return Ok(if self.runner.take_advanced() { Poll::Advanced } else { Poll::Blocked });
+                    }
+                    self.stage = Stage::Drain;
+                }
+            }
+        }
+        self.drain(endpoint)
+    }
+
+    fn post(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
+        let (data, bytes) = match self.choice {
+            Choice::Exchange => exchange::contribution(&self.call, endpoint),
+            Choice::Planned(_) => (self.call.send, 0),
+        };
+        let (posted, scale) = (self.posted(), self.scale.unwrap_or_default());
+        let device = endpoint.device;
+        let board = &mut endpoint.fabric()?.board;
+        if !board.can_post(self.sequence) {
+            return Ok(false);
+        }
+        board.post(device, self.sequence, posted, scale, data, bytes);
+        board.ring_peers();
+        self.stage = Stage::Agree;
+        Ok(true)
+    }
+
+    fn posted(&self) -> crate::transport::board::PostedCall {
+        let code = match self.choice {
+            Choice::Exchange => EXCHANGE_CODE,
+            Choice::Planned(algorithm) => algorithm as u8,
+        };
+        self.call.posted(code)
+    }
+
+    /// True once everybody whom this rank depends on has made the same call.
+    fn agree(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
+        let (rank, ranks) = (endpoint.rank, endpoint.ranks);
+        let posted = self.posted();
+        let board = &mut endpoint.fabric()?.board;
+        while self.agreed < ranks {
+            let peer = self.agreed;
+            if peer != rank && self.depends_on(rank, peer) {
+                if !board.has_posted(peer, self.sequence) {
+                    return Ok(false);
+                }
+                if board.call(peer, self.sequence) != posted {
+                    return Err(explain::mismatch(board, rank, ranks, self.sequence));
+                }
+            }
+            self.agreed += 1;
+        }
+        self.stage = Stage::Run;
+        Ok(true)
+    }
+
+    /// True if `rank` must see that `peer` has come before it moves data.
+    fn depends_on(&self, rank: Rank, peer: Rank) -> bool {
+        let root = self.call.root;
+        match (self.call.kind, self.choice) {
+            (Collective::Broadcast | Collective::Scatter, Choice::Exchange) => peer == root,
+            (Collective::Reduce | Collective::Gather, Choice::Exchange) => rank == root,
+            (kind, Choice::Planned(Algorithm::Direct)) if kind.has_root() => rank == root || peer == root,
+            _ => true,
+        }
+    }
+
+    fn run(&mut self, algorithm: Algorithm, endpoint: &mut Endpoint) -> Result<Poll> {
+        if !self.runner.has_plan() {
+            let mut plan = std::mem::take(&mut endpoint.plan);
+            self.request.plan(algorithm, &mut plan);
+            self.runner.start(plan, self.reduction.accumulator_bytes(), endpoint);
+        }
+        let mut runner = std::mem::take(&mut self.runner);
+        let result = runner.poll(self, endpoint);
+        self.runner = runner;
+        result
+    }
+
+    fn drain(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
+        let device = endpoint.device;
+        if let Some(fabric) = &mut endpoint.fabric {
+            let drained = fabric.collective.poll_drained(device)?;
+            if drained != Poll::Done {
+                return Ok(drained);
+            }
+        }
+        endpoint.plan = self.runner.finish();
+        endpoint.memory.trim();
+        Ok(Poll::Done)
+    }
+
+    /// The ranks that this one waits for.
+    pub(crate) fn waits_for(&self, endpoint: &mut Endpoint, missing: &mut Vec<Rank>) {
+        let (rank, ranks) = (endpoint.rank, endpoint.ranks);
+        let Some(fabric) = &mut endpoint.fabric else { return };
+        match self.stage {
+            Stage::Post => {
+                let behind = self.sequence.saturating_sub(crate::transport::shm::BOARD_DEPTH as u64 - 1);
+                missing.extend(
+                    (0..ranks).filter(|peer| *peer != rank && !fabric.board.has_posted(*peer, behind)),
+                );
+            }
+            Stage::Agree => missing.extend((0..ranks).filter(|peer| {
+                *peer != rank
+                    && self.depends_on(rank, *peer)
+                    && !fabric.board.has_posted(*peer, self.sequence)
+            })),
+            Stage::Run => self.runner.waits_for(fabric, missing),
+            Stage::Drain => {}
+        }
+        if self.stage == Stage::Run || self.stage == Stage::Drain {
+            missing.extend(fabric.collective.undrained());
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The loop around the state machines: poll, wait, notice.
+
+use super::Poll;
+use super::call::{Call, SelfCopy, Transfer, describe};
+use super::collective::CollectiveOp;
+use super::endpoint::Endpoint;
+use super::seat::Seat;
+use super::transfer::TransferOp;
+use super::watch::{LOOK_AROUND, Stall};
+use crate::error::Result;
+use crate::os::futex;
+use crate::sync::wait::{Backoff, Pause};
+use crate::types::Rank;
+use parking_lot::MutexGuard;
+
+/// What one rank has to do in one launch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Job<'a> {
+    /// Collective calls, carried out in this order.
+    pub calls: &'a [Call],
+    /// Sends and receives, carried out all at once, beside the calls.
+    pub transfers: &'a [Transfer],
+    /// What this rank sends to itself.
+    pub copies: &'a [SelfCopy],
+}
+
+/// How far a job is.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    next_call: usize,
+    collective: Option<CollectiveOp>,
+    transfer: Option<TransferOp>,
+    begun: bool,
+}
+
+impl Work {
+    /// Makes what progress it can.
+    pub(crate) fn poll(&mut self, job: &Job<'_>, endpoint: &mut Endpoint) -> Result<Poll> {
+        let mut advanced = false;
+        if !self.begun {
+            self.begun = true;
+            for copy in job.copies {
+                endpoint.device.copy(copy.to, copy.from, copy.bytes);
+            }
+            if !job.transfers.is_empty() {
+                self.transfer = Some(TransferOp::begin(job.transfers, endpoint)?);
+                advanced = true;
+            }
+        }
+        if let Some(transfer) = &mut self.transfer {
+            match transfer.poll(endpoint)? {
+                Poll::Done => self.transfer = None,
+                Poll::Advanced => advanced = true,
+                Poll::Blocked => {}
+            }
+        }
+        loop {
+            if self.collective.is_none() {
+                let Some(call) = job.calls.get(self.next_call) else { break };
+                self.collective = Some(CollectiveOp::begin(call, endpoint)?);
+                self.next_call += 1;
+            }
+            let Some(op) = &mut self.collective else { break };
+            match op.poll(endpoint)? {
+                Poll::Done => {
+                    self.collective = None;
+                    advanced = true;
+                }
+                Poll::Advanced => {
+                    advanced = true;
+                    break;
+                }
+                Poll::Blocked => break,
+            }
+        }
+        if self.collective.is_none() && self.transfer.is_none() {
+            return Ok(Poll::Done);
+        }
+        Ok(if advanced { Poll::Advanced } else { Poll::Blocked })
+    }
+
+    /// The ranks that this job waits for.
+    pub(crate) fn waits_for(&self, endpoint: &mut Endpoint, missing: &mut Vec<Rank>) {
+        if let Some(transfer) = &self.transfer {
+            transfer.waits_for(endpoint, missing);
+        }
+        if let Some(op) = &self.collective {
+            op.waits_for(endpoint, missing);
+        }
+    }
+
+    /// Direction, peer and number of the message that it waits for, if it waits for one.
+    pub(crate) fn transfer_waiting(&self, endpoint: &Endpoint) -> Option<(bool, Rank, u64)> {
+        self.transfer.as_ref()?.waiting(endpoint)
+    }
+
+    /// What is under way, in words.
+    pub(crate) fn describe(&self, endpoint: &Endpoint) -> String {
+        if let Some(op) = &self.collective {
+            return format!("{} (collective #{})", describe(op.call.posted(0)), op.sequence);
+        }
+        match self.transfer_waiting(endpoint) {
+            Some((true, peer, number)) => format!("Send #{number} to rank {peer}"),
+            Some((false, peer, number)) => format!("Recv #{number} from rank {peer}"),
+            None => "an operation".to_string(),
+        }
+    }
+}
+
+/// One job on its way, in the hands of the calling thread.
+struct Running<'a> {
+    seat: &'a Seat,
+    endpoint: MutexGuard<'a, Endpoint>,
+    job: Job<'a>,
+    work: Work,
+    stall: Stall,
+    outcome: Option<Result<()>>,
+}
+
+impl<'a> Running<'a> {
+    fn new(seat: &'a Seat, job: Job<'a>) -> Self {
+        let endpoint = seat.endpoint.lock();
+        Self { seat, endpoint, job, work: Work::default(), stall: Stall::default(), outcome: None }
+    }
+
+    /// True if something moved.
+    fn poll(&mut self) -> bool {
+        match self.work.poll(&self.job, &mut self.endpoint) {
+            Ok(Poll::Blocked) => return false,
+            Ok(Poll::Advanced) => {}
+            Ok(Poll::Done) => self.outcome = Some(Ok(())),
+            Err(error) => self.outcome = Some(Err(self.seat.fail(error))),
+        }
+        self.stall.end(self.seat);
+        true
+    }
+
+    /// True if that ended it.
+    fn examine(&mut self) -> bool {
+        if let Err(error) = self.stall.examine(self.seat, &mut self.endpoint, &self.work) {
+            self.outcome = Some(Err(self.seat.fail(error)));
+            self.stall.end(self.seat);
+        }
+        self.outcome.is_some()
+    }
+}
+
+/// Carries out one job for each seat, all at once, and returns when all have ended. The first failure is returned.
+/// Seats must be different, and in the same order in every thread that runs several: see [`super::Seat`].
+pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
+    for (seat, _) in jobs {
+        seat.wait_queued();
+    }
+    let outcome = if let [(seat, job)] = jobs {
+        drive(&mut [Running::new(seat, *job)])
+    } else {
+        let mut running: Vec<_> = jobs.iter().map(|(seat, job)| Running::new(seat, *job)).collect();
+        drive(&mut running)
+    };
+    if jobs.iter().any(|(seat, _)| seat.has_queued()) {
+        super::stream::wake();
+    }
+    outcome
+}
+
+fn drive(running: &mut [Running<'_>]) -> Result<()> {
+    let Some(first) = running.first() else { return Ok(()) };
+    let mut backoff = Backoff::new(first.seat.limits.patience);
+    while running.iter().any(|one| one.outcome.is_none()) {
+        if poll_all(running) {
+            backoff.reset();
+        } else if backoff.pause() == Pause::Sleep {
+            sleep(running);
+        }
+    }
+    running.iter_mut().map(|one| one.outcome.take().unwrap_or(Ok(()))).collect()
+}
+
+fn poll_all(running: &mut [Running<'_>]) -> bool {
+    let mut moved = false;
+    for one in running.iter_mut().filter(|one| one.outcome.is_none()) {
+        moved |= one.poll();
+    }
+    moved
+}
+
+/// Looks for reasons to give up; if there are none, sleeps until a bell rings or it is time to look again.
+fn sleep(running: &mut [Running<'_>]) {
+    for one in running.iter_mut().filter(|one| one.outcome.is_none()) {
+        if one.examine() {
+            return;
+        }
+    }
+    let waiting: Vec<_> = running
+        .iter()
+        .filter(|one| one.outcome.is_none())
+        .filter_map(|one| one.seat.arena.as_ref().map(|arena| &arena.block(one.seat.rank).bell))
+        .map(|bell| (bell, bell.arm()))
+        .collect();
+    // The last look: whoever made something visible before the bells were armed did not ring.
+    if !poll_all(running) {
+        let words: Vec<_> = waiting.iter().map(|(bell, rings)| (bell.word(), *rings)).collect();
+        futex::wait_any(&words, LOOK_AROUND);
+    }
+    for (bell, _) in waiting {
+        bell.disarm();
+    }
+}

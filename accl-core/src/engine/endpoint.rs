@@ -1,0 +1,98 @@
+//! What one rank needs to take part in operations: links, memory to work in, and where it stands.
+
+use super::call::Call;
+use super::lanes::Fabric;
+use crate::algo::{Facts, Plan, Request};
+use crate::device::{self, Device, Host, UserPointer};
+use crate::error::{Error, Result};
+use crate::memory::Scratch;
+use crate::types::Rank;
+
+/// Scratch memory above this is given back after the operation that needed it.
+const KEEP_SCRATCH_BYTES: usize = 2 << 20;
+
+/// One rank's means. Owned by whoever runs an operation of this rank: operations take turns.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub(crate) rank: Rank,
+    pub(crate) ranks: usize,
+    pub(crate) device: &'static dyn Device,
+    /// None for a rank alone.
+    pub(crate) fabric: Option<Fabric>,
+    pub(crate) facts: Facts,
+    pub(crate) segment_bytes: usize,
+    /// The last collective operation's number.
+    pub(crate) sequence: u64,
+    /// Reused by every plan.
+    pub(crate) plan: Plan,
+    /// Reused by every reduction.
+    pub(crate) operands: Vec<device::Operand>,
+    pub(crate) memory: WorkMemory,
+}
+
+/// Memory to work in.
+#[derive(Debug, Default)]
+pub(crate) struct WorkMemory {
+    /// Accumulators of a plan.
+    pub(crate) partial: Scratch,
+    /// Pieces of peers' memory that cannot be read in place.
+    pub(crate) pieces: Scratch,
+    /// A copy of the input, for calls whose buffers overlap.
+    pub(crate) staging: Scratch,
+}
+
+impl WorkMemory {
+    /// Gives back what only a large operation needed.
+    pub(crate) fn trim(&mut self) {
+        self.partial.trim(KEEP_SCRATCH_BYTES);
+        self.staging.trim(KEEP_SCRATCH_BYTES);
+    }
+}
+
+impl Endpoint {
+    /// The endpoint of `rank`; a rank alone has no fabric.
+    pub fn new(rank: Rank, ranks: usize, fabric: Option<Fabric>, facts: Facts, segment_bytes: usize) -> Self {
+        Self {
+            rank,
+            ranks,
+            device: &Host,
+            fabric,
+            facts,
+            segment_bytes,
+            sequence: 0,
+            plan: Plan::default(),
+            operands: Vec::new(),
+            memory: WorkMemory::default(),
+        }
+    }
+
+    /// The request behind a call. Segments grow with the data, so that a plan stays short.
+    pub(crate) fn request(&self, call: &Call) -> Request {
+        let element_bytes = call.dtype.size_bytes();
+        let most_segments = 512;
+        let segment_bytes =
+            self.segment_bytes.max(call.count_elems.saturating_mul(element_bytes) / most_segments);
+        let align_elems = 64 / element_bytes;
+        Request {
+            kind: call.kind,
+            ranks: self.ranks,
+            rank: self.rank,
+            root: call.root,
+            count_elems: call.count_elems,
+            segment_elems: (segment_bytes / element_bytes).next_multiple_of(align_elems).max(align_elems),
+            align_elems,
+        }
+    }
+
+    /// The links, for operations that need them.
+    pub(crate) fn fabric(&mut self) -> Result<&mut Fabric> {
+        self.fabric.as_mut().ok_or_else(|| Error::internal("an operation between ranks on a rank alone"))
+    }
+
+    /// Copies `bytes` of input aside and returns where they are now.
+    pub(crate) fn stage(&mut self, input: UserPointer, bytes: usize) -> UserPointer {
+        let place = self.memory.staging.ensure(bytes);
+        self.device.copy(place, input, bytes);
+        place
+    }
+}

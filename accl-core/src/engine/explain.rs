@@ -1,0 +1,104 @@
+//! Texts: who disagrees, who is missing, and who waits for whom.
+
+use super::call::{choice_of, describe};
+use super::endpoint::Endpoint;
+use super::seat::Seat;
+use crate::error::Error;
+use crate::os::process;
+use crate::transport::board::Board;
+use crate::transport::shm::{Arena, RankState, Waiting};
+use crate::types::{Rank, named_ranks};
+use std::fmt::Write;
+
+/// The error of ranks that make different calls: both calls, and who made which, as far as they have come.
+pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u64) -> Error {
+    let mut sides: Vec<(u64, u64, String, Vec<Rank>)> = Vec::new();
+    for peer in 0..ranks {
+        if peer != rank && !board.has_posted(peer, sequence) {
+            continue;
+        }
+        let call = board.call(peer, sequence);
+        match sides.iter_mut().find(|side| (side.0, side.1) == (call.what, call.count)) {
+            Some(side) => side.3.push(peer),
+            None => {
+                let same_words = sides.iter().any(|side| side.2 == describe(call));
+                let mut words = describe(call);
+                if same_words {
+                    let _ = write!(words, " by algorithm {:#x}: settings differ", choice_of(call));
+                }
+                sides.push((call.what, call.count, words, vec![peer]));
+            }
+        }
+    }
+    let parts: Vec<_> = sides.iter().map(|side| format!("{}: {}", named_ranks(&side.3), side.2)).collect();
+    Error::usage(format!(
+        "ranks disagree on collective #{sequence}: {}; every rank must make the same calls in the same order",
+        parts.join("; ")
+    ))
+}
+
+/// Why `missing` ranks have not come, one clause each (at most four).
+pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, missing: &[Rank]) -> String {
+    let mut clauses = Vec::new();
+    for peer in missing.iter().take(4) {
+        let who = &seat.peers[*peer];
+        let mut clause = format!("rank {peer} (process {})", who.pid);
+        let state = seat.arena.as_ref().map(|arena| arena.block(*peer).state());
+        let latest = endpoint.fabric.as_ref().map_or(0, |fabric| fabric.board.latest(*peer));
+        let _ = match state {
+            _ if process::is_stopped(who.pid) => write!(clause, " is stopped"),
+            Some(RankState::Aborted) => write!(clause, " has aborted"),
+            Some(RankState::Left) => write!(clause, " has destroyed its communicator"),
+            _ if latest > endpoint.sequence => write!(clause, " is ahead, in collective #{latest}"),
+            _ if latest == endpoint.sequence => write!(clause, " has made this call and not finished it"),
+            _ if latest == 0 => write!(clause, " has made no collective call yet"),
+            _ => write!(clause, " has not made this call, its last was collective #{latest}"),
+        };
+        clauses.push(clause);
+    }
+    if missing.len() > clauses.len() {
+        clauses.push(format!("and {} more", missing.len() - clauses.len()));
+    }
+    clauses.join(", ")
+}
+
+/// Who waits for whom, from `rank` on, until somebody waits for nobody or the circle closes.
+pub(super) fn chain(arena: &Arena, rank: Rank) -> Option<String> {
+    let mut seen = vec![rank];
+    let mut clauses = Vec::new();
+    let mut current = rank;
+    loop {
+        let (peer, what) = match arena.block(current).waiting() {
+            Waiting::Send(peer, number) => (peer, format!("send #{number}")),
+            Waiting::Recv(peer, number) => (peer, format!("recv #{number}")),
+            Waiting::Collective(_) | Waiting::No => break,
+        };
+        if peer >= arena.geometry().ranks() {
+            break;
+        }
+        clauses.push(format!("{current} waits for {peer} in {what}"));
+        if seen.contains(&peer) {
+            return Some(format!("cycle: {}", clauses.join(", ")));
+        }
+        seen.push(peer);
+        current = peer;
+    }
+    (clauses.len() > 1).then(|| clauses.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::mem;
+
+    #[test]
+    fn a_circle_is_shown() {
+        let arena = mem::arena(3).unwrap();
+        arena.block(0).set_waiting(Waiting::Send(1, 1));
+        arena.block(1).set_waiting(Waiting::Send(0, 1));
+        let text = chain(&arena, 0).unwrap();
+        assert_eq!(text, "cycle: 0 waits for 1 in send #1, 1 waits for 0 in send #1");
+        arena.block(1).set_waiting(Waiting::Collective(4));
+        assert_eq!(chain(&arena, 0), None);
+    }
+}

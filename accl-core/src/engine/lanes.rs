@@ -1,0 +1,146 @@
+//! One rank's links: a lane to each peer for collectives, and another for point-to-point messages.
+
+use super::Poll;
+use crate::device::{Device, UserPointer};
+use crate::error::Result;
+use crate::transport::board::Board;
+use crate::transport::shm::{self, Arena, Lane, Reach, RingReceiver, RingSender};
+use crate::transport::{MessageHead, Outgoing, Receiver, Sender, mem};
+use crate::types::Rank;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Point-to-point messages up to this size are copied through the ring, so that a send returns before the
+/// receiver comes, as long as the ring has room. The documented eager limit.
+pub(crate) const EAGER_BYTES: usize = 64 << 10;
+
+/// Both halves of the link to one peer, and what is under way on it.
+#[derive(Debug)]
+pub(crate) struct PeerLane {
+    pub(crate) sender: Box<dyn Sender>,
+    pub(crate) receiver: Box<dyn Receiver>,
+    /// Messages in order; the first `handed_over` of them only wait for the peer.
+    outbound: VecDeque<Outgoing>,
+    handed_over: usize,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+impl PeerLane {
+    /// Queues a message and offers it at once.
+    pub(crate) fn send(&mut self, device: &dyn Device, source: UserPointer, head: MessageHead) -> Result<()> {
+        self.sent += 1;
+        self.outbound.push_back(Outgoing::new(source, head));
+        self.pump(device).map(|_| ())
+    }
+
+    /// Offers what waits, forgets what is done; true if anything moved.
+    pub(crate) fn pump(&mut self, device: &dyn Device) -> Result<bool> {
+        let mut moved = false;
+        while let Some(message) = self.outbound.get_mut(self.handed_over) {
+            moved |= self.sender.offer(device, message)?;
+            if !message.is_handed_over() {
+                break;
+            }
+            self.handed_over += 1;
+        }
+        while self.handed_over > 0 && self.outbound.front().is_some_and(|first| first.is_done(&*self.sender))
+        {
+            self.outbound.pop_front();
+            self.handed_over -= 1;
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// True if the peer needs none of our memory any more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.outbound.is_empty()
+    }
+}
+
+/// The lanes of one kind to all peers, made when first needed.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    arena: Arc<Arena>,
+    rank: Rank,
+    kind: Lane,
+    reach: Arc<[Reach]>,
+    lanes: Vec<Option<Box<PeerLane>>>,
+}
+
+impl Lanes {
+    fn new(arena: Arc<Arena>, rank: Rank, kind: Lane, reach: Arc<[Reach]>) -> Self {
+        let lanes = reach.iter().map(|_| None).collect();
+        Self { arena, rank, kind, reach, lanes }
+    }
+
+    /// The lane to a peer.
+    pub(crate) fn to(&mut self, peer: Rank) -> &mut PeerLane {
+        let (arena, rank, kind, reach) = (&self.arena, self.rank, self.kind, self.reach[peer]);
+        self.lanes[peer].get_or_insert_with(|| {
+            let lend_above = lend_above(reach, kind, arena.geometry().ring_bytes());
+            Box::new(PeerLane {
+                sender: Box::new(RingSender::new(arena.clone(), rank, peer, kind, lend_above)),
+                receiver: Box::new(RingReceiver::new(arena.clone(), peer, rank, kind, reach)),
+                outbound: VecDeque::new(),
+                handed_over: 0,
+                sent: 0,
+                received: 0,
+            })
+        })
+    }
+
+    /// Pumps every lane.
+    pub(crate) fn pump(&mut self, device: &dyn Device) -> Result<bool> {
+        let mut moved = false;
+        for lane in self.lanes.iter_mut().flatten().filter(|lane| !lane.outbound.is_empty()) {
+            moved |= lane.pump(device)?;
+        }
+        Ok(moved)
+    }
+
+    /// Done once no peer needs our memory any more.
+    pub(crate) fn poll_drained(&mut self, device: &dyn Device) -> Result<Poll> {
+        let moved = self.pump(device)?;
+        if self.lanes.iter().flatten().all(|lane| lane.is_drained()) {
+            return Ok(Poll::Done);
+        }
+        Ok(if moved { Poll::Advanced } else { Poll::Blocked })
+    }
+
+    /// The peers that still need our memory.
+    pub(crate) fn undrained(&self) -> impl Iterator<Item = Rank> {
+        let busy = |lane: &Option<Box<PeerLane>>| lane.as_ref().is_some_and(|lane| !lane.is_drained());
+        self.lanes.iter().enumerate().filter(move |(_, lane)| busy(lane)).map(|(peer, _)| peer)
+    }
+}
+
+fn lend_above(reach: Reach, kind: Lane, ring_bytes: usize) -> usize {
+    let eager = if kind == Lane::PointToPoint { EAGER_BYTES.min(ring_bytes / 2) } else { 0 };
+    match reach {
+        Reach::SameProcess => mem::LEND_ABOVE_BYTES.max(eager),
+        Reach::CrossProcess(_) => shm::LEND_ABOVE_BYTES.max(eager),
+        Reach::None => usize::MAX,
+    }
+}
+
+/// Everything that connects one rank with its peers.
+#[derive(Debug)]
+pub struct Fabric {
+    pub(crate) board: Board,
+    pub(crate) collective: Lanes,
+    pub(crate) point_to_point: Lanes,
+}
+
+impl Fabric {
+    /// The connections of `rank`; `reach` says how it gets at each peer's lent memory.
+    pub fn new(arena: &Arc<Arena>, rank: Rank, reach: &[Reach]) -> Self {
+        let reach: Arc<[Reach]> = Arc::from(reach);
+        Self {
+            board: Board::new(arena.clone(), rank),
+            collective: Lanes::new(arena.clone(), rank, Lane::Collective, reach.clone()),
+            point_to_point: Lanes::new(arena.clone(), rank, Lane::PointToPoint, reach),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The engine runs plans: a state machine that is given links, a device and time, and the loop around it.
+//!
+//! * [`call`]: what is to be done. * `endpoint`: one rank's links and memory. * `collective`, `transfer`: the state
+//!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
+//!   waits, and notices what never comes. * [`stream`]: the same loop on a thread of its own.
+
+pub mod call;
+mod collective;
+mod drive;
+mod endpoint;
+mod exchange;
+mod explain;
+mod lanes;
+mod seat;
+mod steps;
+pub mod stream;
+mod transfer;
+mod watch;
+
+pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
+pub use drive::{Job, run};
+pub use endpoint::Endpoint;
+pub use lanes::Fabric;
+pub use seat::{Limits, Peer, Seat};
+pub use stream::{HostStream, Part, submit};
+
+/// What a state machine says when it is polled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Poll {
+    /// There is nothing left to do.
+    Done,
+    /// Something moved; poll again.
+    Advanced,
+    /// Nothing can move until a peer does something.
+    Blocked,
+}

@@ -1,0 +1,168 @@
+//! One rank's seat in a communicator: its endpoint, and what others may touch while an operation runs.
+
+use super::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::os::process::Watch;
+use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::wait::Patience;
+use crate::transport::shm::{Arena, RankState};
+use crate::types::Rank;
+use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// What is known of a peer besides its rank.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its process number, as that process sees it.
+    pub pid: u32,
+    /// Tells when its process ends; none for ranks of our own process, or where process numbers do not reach.
+    pub watch: Option<Arc<Watch>>,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long an operation may stand still.
+    pub timeout: Option<Duration>,
+    /// After how long a wait explains itself.
+    pub warn_after: Option<Duration>,
+    /// How a wait begins.
+    pub patience: Patience,
+}
+
+/// The seat. Everything but the endpoint may be used from any thread at any time.
+#[derive(Debug)]
+pub struct Seat {
+    pub(crate) rank: Rank,
+    pub(crate) endpoint: Mutex<Endpoint>,
+    /// None for a rank alone.
+    pub(crate) arena: Option<Arc<Arena>>,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) limits: Limits,
+    aborted: AtomicBool,
+    error: OnceLock<Error>,
+    /// Launches on host streams that are not done.
+    queued: AtomicUsize,
+    drained: (Mutex<()>, Condvar),
+}
+
+impl Seat {
+    /// A seat for the endpoint of `rank`.
+    pub fn new(
+        rank: Rank,
+        endpoint: Endpoint,
+        arena: Option<Arc<Arena>>,
+        peers: Vec<Peer>,
+        limits: Limits,
+    ) -> Self {
+        Self {
+            rank,
+            endpoint: Mutex::new(endpoint),
+            arena,
+            peers,
+            limits,
+            aborted: AtomicBool::new(false),
+            error: OnceLock::new(),
+            queued: AtomicUsize::new(0),
+            drained: (Mutex::new(()), Condvar::new()),
+        }
+    }
+
+    /// The communicator's first failure, as far as this rank knows.
+    pub fn error(&self) -> Option<Error> {
+        if let Some(error) = self.error.get() {
+            return Some(error.clone());
+        }
+        self.arena.as_ref().and_then(|arena| arena.failure())
+    }
+
+    /// Records a failure of an operation, tells the peers, and returns the first one.
+    pub fn fail(&self, error: Error) -> Error {
+        if self.aborted.load(Ordering::Acquire) {
+            return self.error.get_or_init(|| error).clone();
+        }
+        if let Some(arena) = &self.arena {
+            arena.fail(&error);
+        }
+        let first = self.arena.as_ref().and_then(|arena| arena.failure()).unwrap_or(error);
+        self.error.get_or_init(|| first).clone()
+    }
+
+    /// Ends every operation of this rank, now and later, without asking anybody.
+    pub fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+        if let Some(arena) = &self.arena {
+            arena.block(self.rank).set_state(RankState::Aborted);
+            arena.block(self.rank).bell.ring();
+            self.ring_peers(arena);
+        }
+        super::stream::wake();
+    }
+
+    /// This rank will make no more calls; what it has sent is there for its peers.
+    pub fn leave(&self) {
+        if let Some(arena) = &self.arena {
+            if arena.block(self.rank).state() == RankState::Present {
+                arena.block(self.rank).set_state(RankState::Left);
+                self.ring_peers(arena);
+            }
+        }
+    }
+
+    /// Takes this rank's links down. When this returns, no peer reads this rank's memory any more.
+    pub fn close(&self) {
+        self.endpoint.lock().fabric = None;
+    }
+
+    /// An error once this rank has aborted or the communicator has failed.
+    pub fn check_alive(&self) -> Result<()> {
+        self.check_abort()?;
+        self.error().map_or(Ok(()), Err)
+    }
+
+    /// An error once [`Seat::abort`] has been called.
+    pub(crate) fn check_abort(&self) -> Result<()> {
+        if self.aborted.load(Ordering::Acquire) {
+            return Err(Error::usage(
+                "the communicator was aborted while an operation was under way; its result is not defined",
+            ));
+        }
+        Ok(())
+    }
+
+    /// One more launch on a host stream that involves this rank.
+    pub(crate) fn enqueue(&self) {
+        self.queued.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One launch less.
+    pub(crate) fn dequeue(&self) {
+        if self.queued.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _guard = self.drained.0.lock();
+            self.drained.1.notify_all();
+        }
+    }
+
+    /// True if launches on host streams wait for this rank's endpoint.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.queued.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits until all launches on host streams that involve this rank are done.
+    pub fn wait_queued(&self) {
+        if self.queued.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut guard = self.drained.0.lock();
+        while self.queued.load(Ordering::Acquire) != 0 {
+            self.drained.1.wait(&mut guard);
+        }
+    }
+
+    fn ring_peers(&self, arena: &Arena) {
+        for rank in (0..arena.geometry().ranks()).filter(|rank| *rank != self.rank) {
+            arena.block(rank).bell.ring();
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Runs the steps of one plan.
+
+use super::Poll;
+use super::collective::CollectiveOp;
+use super::endpoint::Endpoint;
+use super::lanes::{Fabric, PeerLane};
+use crate::algo::{Buffer, Operand, Plan, Span, Step};
+use crate::device::{self, UserPointer};
+use crate::error::{Error, Result};
+use crate::reduce::Form;
+use crate::transport::MessageHead;
+use crate::types::Rank;
+
+/// Most bytes that are moved between two looks at everything else.
+const PIECE_BYTES: usize = 1 << 20;
+/// Memory for pieces of peers' data that cannot be read in place, for all peers together: it should stay in the
+/// second-level cache.
+const PIECES_BYTES: usize = 256 << 10;
+
+/// A plan under way.
+#[derive(Debug, Default)]
+pub(super) struct StepRunner {
+    plan: Option<Plan>,
+    next: usize,
+    /// Elements (of a `Reduce`) or bytes (of a `Recv`) of the current step that are done.
+    done: usize,
+    partial: Option<UserPointer>,
+    advanced: bool,
+}
+
+impl StepRunner {
+    pub(super) fn has_plan(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    pub(super) fn start(&mut self, plan: Plan, accumulator_bytes: usize, endpoint: &mut Endpoint) {
+        let bytes = plan.partial_elems * accumulator_bytes;
+        self.partial = Some(endpoint.memory.partial.ensure(bytes));
+        self.plan = Some(plan);
+    }
+
+    /// Gives the plan's memory back.
+    pub(super) fn finish(&mut self) -> Plan {
+        self.plan.take().unwrap_or_default()
+    }
+
+    /// True if anything moved since this was last asked.
+    pub(super) fn take_advanced(&mut self) -> bool {
+        std::mem::take(&mut self.advanced)
+    }
+
+    /// Runs steps until one has to wait.
+    pub(super) fn poll(&mut self, op: &CollectiveOp, endpoint: &mut Endpoint) -> Result<Poll> {
+        let plan = self.plan.take().unwrap_or_default();
+        let device = endpoint.device;
+        if let Some(fabric) = &mut endpoint.fabric {
+            self.advanced |= fabric.collective.pump(device)?;
+        }
+        let mut result = Ok(Poll::Done);
+        while let Some(step) = plan.steps.get(self.next) {
+            match self.step(step, &plan, op, endpoint) {
+                Ok(true) => {
+                    self.next += 1;
+                    self.done = 0;
+                    self.advanced = true;
+                }
+                Ok(false) => {
+                    result = Ok(Poll::Blocked);
+                    break;
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        self.plan = Some(plan);
+        result
+    }
+
+    /// True once the step is done.
+    fn step(&mut self, step: &Step, plan: &Plan, op: &CollectiveOp, endpoint: &mut Endpoint) -> Result<bool> {
+        let device = endpoint.device;
+        match step {
+            Step::Send { to, span } => {
+                let scale = if span.buffer == Buffer::Input { op.scale } else { None };
+                let head = MessageHead { bytes: op.bytes(span), tag: op.sequence, scale };
+                let source = self.address(op, span);
+                endpoint.fabric()?.collective.to(*to).send(device, source, head)?;
+                Ok(true)
+            }
+            Step::Copy { from, to } => {
+                device.copy(self.address(op, to), self.address(op, from), op.bytes(to));
+                Ok(true)
+            }
+            Step::Drain { to } => {
+                let lane = endpoint.fabric()?.collective.to(*to);
+                self.advanced |= lane.pump(device)?;
+                Ok(lane.is_drained())
+            }
+            Step::Recv { from, span } => {
+                let to = self.address(op, span);
+                self.recv(op, endpoint, *from, to, op.bytes(span))
+            }
+            Step::Reduce { operands, to } => self.reduce(op, endpoint, &plan.operands[operands.clone()], to),
+        }
+    }
+
+    fn recv(
+        &mut self,
+        op: &CollectiveOp,
+        endpoint: &mut Endpoint,
+        from: Rank,
+        to: UserPointer,
+        bytes: usize,
+    ) -> Result<bool> {
+        let device = endpoint.device;
+        let lane = endpoint.fabric()?.collective.to(from);
+        while self.done < bytes {
+            let piece = arrived(lane, op, from, bytes)?.min(PIECE_BYTES);
+            if piece == 0 {
+                return Ok(false);
+            }
+            lane.receiver.copy_to(device, to.byte_add(self.done), piece)?;
+            lane.receiver.advance(piece);
+            self.done += piece;
+            self.advanced = true;
+        }
+        Ok(true)
+    }
+
+    fn reduce(
+        &mut self,
+        op: &CollectiveOp,
+        endpoint: &mut Endpoint,
+        operands: &[Operand],
+        to: &Span,
+    ) -> Result<bool> {
+        while self.done < to.count_elems {
+            let block = self.block(op, endpoint, operands, to)?;
+            if block == 0 {
+                return Ok(false);
+            }
+            let mut views = std::mem::take(&mut endpoint.operands);
+            views.clear();
+            let gathered = self.gather(op, endpoint, operands, block, &mut views);
+            if gathered.is_ok() {
+                let form = if to.buffer == Buffer::Partial { Form::Accumulator } else { Form::Element };
+                let target = self.address(op, to).byte_add(self.done * op.unit_bytes(to.buffer));
+                endpoint.device.reduce(&op.reduction, &views, target, form, block);
+            }
+            endpoint.operands = views;
+            // After a failure the views that were taken must still be given back: their lenders may be waiting.
+            let consumed = if gathered.is_ok() { block } else { 0 };
+            for operand in operands {
+                if let Operand::Peer(peer, buffer) = operand {
+                    endpoint
+                        .fabric()?
+                        .collective
+                        .to(*peer)
+                        .receiver
+                        .advance(consumed * op.unit_bytes(*buffer));
+                }
+            }
+            gathered?;
+            self.done += block;
+            self.advanced = true;
+            // Results that are queued already should not wait for the rest of a long step.
+            let device = endpoint.device;
+            if let Some(fabric) = &mut endpoint.fabric {
+                fabric.collective.pump(device)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// How many elements of every operand are there.
+    fn block(
+        &self,
+        op: &CollectiveOp,
+        endpoint: &mut Endpoint,
+        operands: &[Operand],
+        to: &Span,
+    ) -> Result<usize> {
+        let mut block = to.count_elems - self.done;
+        let peers = operands.iter().filter(|operand| matches!(operand, Operand::Peer(..))).count();
+        for operand in operands {
+            let Operand::Peer(peer, buffer) = operand else { continue };
+            let unit = op.unit_bytes(*buffer);
+            let lane = endpoint.fabric()?.collective.to(*peer);
+            let there = arrived(lane, op, *peer, to.count_elems * unit)?;
+            let limit = if lane.receiver.needs_scratch()? { piece_bytes(peers) } else { PIECE_BYTES };
+            block = block.min(there.min(limit) / unit);
+        }
+        Ok(block)
+    }
+
+    /// The operands' next `block` elements, in place where that is possible.
+    fn gather(
+        &self,
+        op: &CollectiveOp,
+        endpoint: &mut Endpoint,
+        operands: &[Operand],
+        block: usize,
+        views: &mut Vec<device::Operand>,
+    ) -> Result<()> {
+        let peers = operands.iter().filter(|operand| matches!(operand, Operand::Peer(..))).count();
+        let stride = piece_bytes(peers);
+        let mut scratch = endpoint.memory.pieces.ensure(stride * peers);
+        for operand in operands {
+            views.push(match operand {
+                Operand::Local(span) => {
+                    let start = self.address(op, span).byte_add(self.done * op.unit_bytes(span.buffer));
+                    let scale = if span.buffer == Buffer::Input { op.scale } else { None };
+                    device::Operand { start, form: form_of(span.buffer), scale }
+                }
+                Operand::Peer(peer, buffer) => {
+                    let receiver = &mut endpoint.fabric()?.collective.to(*peer).receiver;
+                    let scale = receiver.head()?.and_then(|head| head.scale);
+                    let start = receiver.view(block * op.unit_bytes(*buffer), scratch)?;
+                    scratch = scratch.byte_add(stride);
+                    device::Operand { start, form: form_of(*buffer), scale }
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn address(&self, op: &CollectiveOp, span: &Span) -> UserPointer {
+        let base = match span.buffer {
+            Buffer::Input => op.call.send,
+            Buffer::Output => op.call.recv,
+            Buffer::Partial => self.partial.unwrap_or(UserPointer::null()),
+        };
+        base.byte_add(span.start_elems * op.unit_bytes(span.buffer))
+    }
+
+    /// The ranks whose data the current step needs and does not have.
+    pub(super) fn waits_for(&self, fabric: &mut Fabric, missing: &mut Vec<Rank>) {
+        let Some(plan) = &self.plan else { return };
+        let mut need = |peer: Rank| {
+            if matches!(fabric.collective.to(peer).receiver.contiguous(), Ok(0)) {
+                missing.push(peer);
+            }
+        };
+        match plan.steps.get(self.next) {
+            Some(Step::Recv { from, .. }) => need(*from),
+            Some(Step::Drain { to }) => missing.push(*to),
+            Some(Step::Reduce { operands, .. }) => {
+                for operand in &plan.operands[operands.clone()] {
+                    if let Operand::Peer(peer, _) = operand {
+                        need(*peer);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl CollectiveOp {
+    /// Bytes of one element as it lies in a buffer.
+    fn unit_bytes(&self, buffer: Buffer) -> usize {
+        match buffer {
+            Buffer::Input | Buffer::Output => self.reduction.element_bytes(),
+            Buffer::Partial => self.reduction.accumulator_bytes(),
+        }
+    }
+
+    fn bytes(&self, span: &Span) -> usize {
+        span.count_elems * self.unit_bytes(span.buffer)
+    }
+}
+
+/// How many bytes of the message that should come next are there; an error if another one comes.
+fn arrived(lane: &mut PeerLane, op: &CollectiveOp, from: Rank, bytes: usize) -> Result<usize> {
+    let Some(head) = lane.receiver.head()? else { return Ok(0) };
+    if head.tag != op.sequence || head.bytes != bytes {
+        return Err(Error::internal(format!(
+            "rank {from} sent {} bytes for operation {}, need {bytes} bytes for operation {}",
+            head.bytes, head.tag, op.sequence
+        )));
+    }
+    lane.receiver.contiguous()
+}
+
+/// Scratch memory for one of `peers` whose data cannot be read in place.
+fn piece_bytes(peers: usize) -> usize {
+    (PIECES_BYTES / peers.max(1)).max(16 << 10) / 64 * 64
+}
+
+fn form_of(buffer: Buffer) -> Form {
+    if buffer == Buffer::Partial { Form::Accumulator } else { Form::Element }
+}

@@ -1,0 +1,121 @@
+//! What a wait notices that lasts: an abort, a failure elsewhere, a dead peer, a time limit.
+
+use super::drive::Work;
+use super::endpoint::Endpoint;
+use super::explain;
+use super::seat::Seat;
+use crate::error::{Error, ErrorKind, Result};
+use crate::os::clock;
+use crate::transport::shm::{RankState, Waiting};
+use crate::types::{Rank, named_ranks};
+use std::time::{Duration, Instant};
+
+/// How often a sleeping waiter looks around.
+pub(super) const LOOK_AROUND: Duration = Duration::from_millis(100);
+
+/// One task's standstill. Lasts while nothing moves.
+#[derive(Debug, Default)]
+pub(crate) struct Stall {
+    since: Option<Instant>,
+    warned: bool,
+    told: bool,
+    /// A failure that the next look must confirm: data that came before it takes precedence.
+    suspect: Option<Error>,
+}
+
+impl Stall {
+    /// Something moved.
+    pub(crate) fn end(&mut self, seat: &Seat) {
+        if self.since.is_none() {
+            return;
+        }
+        if let (true, Some(arena)) = (self.told, &seat.arena) {
+            arena.block(seat.rank).set_waiting(Waiting::No);
+        }
+        *self = Self::default();
+    }
+
+    /// Looks for reasons to give up. Called when nothing has moved for a while, before every sleep.
+    pub(crate) fn examine(&mut self, seat: &Seat, endpoint: &mut Endpoint, work: &Work) -> Result<()> {
+        seat.check_abort()?;
+        if let Some(error) = self.suspect.take() {
+            return Err(error);
+        }
+        if let Some(error) = seat.error() {
+            self.suspect = Some(error);
+            return Ok(());
+        }
+        let now = clock::now();
+        let since = *self.since.get_or_insert(now);
+        let mut missing = Vec::new();
+        work.waits_for(endpoint, &mut missing);
+        missing.sort_unstable();
+        missing.dedup();
+        self.tell(seat, endpoint, work);
+        self.suspect = lost_peer(seat, work, endpoint, &missing);
+        let waited = now - since;
+        if let Some(limit) = seat.limits.timeout.filter(|limit| waited >= *limit) {
+            let text = format!(
+                "{} stood still for {:.1} s (the limit is ACCL_TIMEOUT={:.1}): {}",
+                work.describe(endpoint),
+                waited.as_secs_f64(),
+                limit.as_secs_f64(),
+                reasons(seat, endpoint, &missing)
+            );
+            return Err(Error::new(ErrorKind::Timeout, text));
+        }
+        if let Some(limit) = seat.limits.warn_after.filter(|limit| !self.warned && waited >= *limit) {
+            self.warned = true;
+            crate::telemetry::warn(&format!(
+                "rank {}: {} has waited {:.1} s for {}: {}",
+                seat.rank,
+                work.describe(endpoint),
+                limit.as_secs_f64(),
+                named_ranks(&missing),
+                reasons(seat, endpoint, &missing)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Leaves word for peers that want to explain their own waits.
+    fn tell(&mut self, seat: &Seat, endpoint: &Endpoint, work: &Work) {
+        let Some(arena) = &seat.arena else { return };
+        let waiting = match work.transfer_waiting(endpoint) {
+            Some((true, peer, number)) => Waiting::Send(peer, number),
+            Some((false, peer, number)) => Waiting::Recv(peer, number),
+            None => Waiting::Collective(endpoint.sequence),
+        };
+        arena.block(seat.rank).set_waiting(waiting);
+        self.told = true;
+    }
+}
+
+fn reasons(seat: &Seat, endpoint: &Endpoint, missing: &[Rank]) -> String {
+    let cycle = seat.arena.as_ref().and_then(|arena| explain::chain(arena, seat.rank));
+    cycle.unwrap_or_else(|| explain::missing(seat, endpoint, missing))
+}
+
+/// The error for a peer that this rank needs and that will never come.
+fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) -> Option<Error> {
+    let arena = seat.arena.as_ref()?;
+    let lost = |peer: Rank, how: &str| {
+        let latest = endpoint.fabric.as_ref().map_or(0, |fabric| fabric.board.latest(peer));
+        Some(Error::remote(format!(
+            "rank {peer} (process {}) {how} while {} needed it; its last collective was #{latest}",
+            seat.peers[peer].pid,
+            work.describe(endpoint),
+        )))
+    };
+    for peer in missing.iter().copied() {
+        match arena.block(peer).state() {
+            RankState::Aborted => return lost(peer, "aborted the communicator"),
+            RankState::Left => return lost(peer, "destroyed its communicator"),
+            RankState::Absent | RankState::Present => {}
+        }
+        if seat.peers[peer].watch.as_ref().is_some_and(|watch| watch.has_ended()) {
+            return lost(peer, "ended");
+        }
+    }
+    None
+}

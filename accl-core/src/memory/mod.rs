@@ -1,0 +1,10 @@
+//! Memory of ours: what `ncclMemAlloc` hands out, and what users register.
+
+mod allocate;
+mod registry;
+mod scratch;
+
+pub use crate::device::UserPointer;
+pub use allocate::{allocate, free};
+pub use registry::Registry;
+pub use scratch::{Scratch, read_scalar};

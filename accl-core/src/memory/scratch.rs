@@ -1,0 +1,61 @@
+//! Scratch memory of an operation, kept for the next one.
+//!
+//! # Safety
+//! A [`Scratch`] gives out addresses of its own allocation, which moves only in [`Scratch::ensure`].
+#![allow(unsafe_code)]
+
+use super::UserPointer;
+use crate::device::Device;
+use crate::types::Scalar;
+
+/// One cache line: the unit of alignment.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Memory that grows when needed and stays.
+#[derive(Debug, Default)]
+pub struct Scratch(Vec<Line>);
+
+impl Scratch {
+    /// At least `bytes`, aligned to a cache line. Addresses from earlier calls are void.
+    pub fn ensure(&mut self, bytes: usize) -> UserPointer {
+        let lines = bytes.div_ceil(64);
+        if self.0.len() < lines {
+            self.0.resize(lines, Line([0; 64]));
+        }
+        // SAFETY: the allocation is ours and holds at least `bytes`.
+        unsafe { UserPointer::new(self.0.as_mut_ptr().cast_const().cast()) }
+    }
+
+    /// Copies `bytes` to the beginning and returns where that is.
+    pub fn fill(&mut self, bytes: &[u8]) -> UserPointer {
+        let start = self.ensure(bytes.len());
+        // SAFETY: `ensure` has made room for all of them, and the slice is not part of our memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.as_ptr(), bytes.len()) };
+        start
+    }
+
+    /// The first `bytes`, as they are now.
+    pub fn read(&self, bytes: usize) -> Vec<u8> {
+        let all = self.0.as_ptr().cast::<u8>();
+        // SAFETY: the allocation holds that many bytes, all of them initialized.
+        unsafe { std::slice::from_raw_parts(all, bytes.min(self.0.len() * 64)) }.to_vec()
+    }
+
+    /// Gives the memory back if it is more than `bytes`.
+    pub fn trim(&mut self, bytes: usize) {
+        if self.0.len() * 64 > bytes {
+            self.0 = Vec::new();
+        }
+    }
+}
+
+/// Reads one scalar of `bytes` (at most 8) from user memory.
+pub fn read_scalar(device: &dyn Device, from: UserPointer, bytes: usize) -> Scalar {
+    let mut scalar = Scalar::default();
+    // SAFETY: `scalar` is 8 bytes of our own, and outlives the copy.
+    let to = unsafe { UserPointer::new(scalar.0.as_mut_ptr().cast_const().cast()) };
+    device.copy(to, from, bytes.min(scalar.0.len()));
+    scalar
+}

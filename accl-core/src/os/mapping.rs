@@ -1,0 +1,101 @@
+//! Memory that can be shared: anonymous mappings and nameless files.
+//!
+//! # Safety
+//! A [`Mapping`] owns its address range until it is dropped; what lies in it is shared memory, so it is handed
+//! out as a raw pointer and never as a reference to plain data.
+#![allow(unsafe_code)]
+
+use crate::error::{Error, Result};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+
+/// An address range that this process has mapped, readable and writable.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the range belongs to the process, not to a thread; all access goes through raw pointers or atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives out nothing but the address.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `bytes` of zeroed memory of this process alone; pages come into being when they are touched.
+    pub fn anonymous(bytes: usize) -> Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        Self::from_result(start, bytes)
+    }
+
+    /// Maps the first `bytes` of a nameless file, shared with everyone who maps it.
+    pub fn of_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe {
+            rustix::mm::mmap(
+                null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                file,
+                0,
+            )
+        };
+        Self::from_result(start, bytes)
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Length of the range.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, bytes: usize) -> Result<Self> {
+        start.ok().and_then(|start| NonNull::new(start.cast())).map(|start| Self { start, bytes }).ok_or_else(
+            || {
+                let errno = std::io::Error::last_os_error();
+                Error::system(
+                    format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)"),
+                    errno,
+                )
+            },
+        )
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by us, and the owner of the Mapping says that nobody uses it any more.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Makes a nameless file of `bytes`: it needs no file system and is gone with its last user.
+pub fn nameless_file(name: &str, bytes: usize) -> Result<OwnedFd> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
+        .map_err(|errno| Error::system("cannot make a memory file (memfd_create)", errno))?;
+    rustix::fs::ftruncate(file.as_fd(), bytes as u64)
+        .map_err(|errno| Error::system(format!("cannot size a memory file to {bytes} bytes"), errno))?;
+    Ok(file)
+}
+
+/// The length of a file that somebody else made.
+pub fn file_bytes(file: BorrowedFd<'_>) -> Result<usize> {
+    let status =
+        rustix::fs::fstat(file).map_err(|errno| Error::system("cannot look at a memory file", errno))?;
+    usize::try_from(status.st_size).map_err(|_| Error::internal("a memory file of negative length"))
+}

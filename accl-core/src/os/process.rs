@@ -1,0 +1,63 @@
+//! Processes: who we are, whether another one lives, and reading another one's memory.
+//!
+//! # Safety
+//! Reading a foreign process copies into memory that the caller vouches for through [`read_memory`]'s contract.
+#![allow(unsafe_code)]
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags};
+use std::os::fd::OwnedFd;
+
+/// This process's id, in its own PID namespace.
+pub fn id() -> u32 {
+    std::process::id()
+}
+
+/// A number that tells PID namespaces apart: the inode of `/proc/self/ns/pid`, or 0 where it cannot be read.
+pub fn pid_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
+}
+
+/// A watch on another process that does not confuse it with a later one of the same number.
+#[derive(Debug)]
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    /// Starts watching; `None` where the kernel cannot, or the process is gone already.
+    pub fn open(pid: u32) -> Option<Self> {
+        let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
+    }
+
+    /// True once the process has ended (even if its parent has not waited for it yet).
+    pub fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(1..))
+    }
+}
+
+/// True if the process is known to be stopped (by SIGSTOP, say), from `/proc/PID/stat`.
+pub fn is_stopped(pid: u32) -> bool {
+    let Ok(line) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the command's closing parenthesis, which may itself hold spaces and parentheses.
+    line.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+}
+
+/// Copies `bytes` from `address` of process `pid`; returns how many arrived, or the system's error number.
+///
+/// # Safety
+/// `destination` must be valid for writes of `bytes`.
+pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: usize) -> Result<usize, i32> {
+    let local = libc::iovec { iov_base: destination.cast(), iov_len: bytes };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes };
+    // SAFETY: `local` is writable by this function's contract; `remote` is checked by the kernel.
+    let count =
+        unsafe { libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(count).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// The same for network namespaces.
+pub fn network_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino)
+}

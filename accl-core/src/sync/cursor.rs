@@ -1,0 +1,126 @@
+//! The two cursors of a ring with one producer and one consumer.
+//!
+//! The ring's bytes lie elsewhere; this file only says who may touch which of them. Both cursors count bytes
+//! since the beginning and never go back. `tail` belongs to the producer, `head` to the consumer; each side
+//! keeps a copy of the other's cursor and looks again only when the copy does not suffice.
+
+use super::prim::{AtomicU64, Ordering};
+
+/// The producer's published cursor, alone on its cache lines.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Tail(AtomicU64);
+
+/// The consumer's published cursors, alone on their cache lines.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct Head {
+    bytes: AtomicU64,
+    messages: AtomicU64,
+}
+
+impl Tail {
+    /// Bytes that the producer has published. Acquire: pairs with [`Producer::publish`].
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Head {
+    /// Bytes that the consumer has given back. Acquire: pairs with [`Consumer::release`], so that the
+    /// consumer's reads of those bytes are over before the producer writes them again.
+    fn load(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Whole messages consumed. Acquire: pairs with [`Consumer::finish_message`].
+    pub fn messages(&self) -> u64 {
+        self.messages.load(Ordering::Acquire)
+    }
+}
+
+/// The producer's side.
+#[derive(Debug)]
+pub struct Producer {
+    capacity: u64,
+    tail: u64,
+    seen_head: u64,
+}
+
+impl Producer {
+    /// The producer of an empty ring of `capacity` bytes.
+    pub fn new(capacity: u64) -> Self {
+        Self { capacity, tail: 0, seen_head: 0 }
+    }
+
+    /// Where the next byte goes, counted since the beginning.
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes that may be written now; looks at the consumer's cursor if fewer than `wanted` are known.
+    pub fn free(&mut self, head: &Head, wanted: u64) -> u64 {
+        if self.capacity - (self.tail - self.seen_head) < wanted {
+            self.seen_head = head.load();
+        }
+        self.capacity - (self.tail - self.seen_head)
+    }
+
+    /// Hands `bytes` more to the consumer. Release: pairs with [`Tail::load`].
+    pub fn publish(&mut self, tail: &Tail, bytes: u64) {
+        self.tail += bytes;
+        tail.0.store(self.tail, Ordering::Release);
+    }
+}
+
+/// The consumer's side.
+#[derive(Debug)]
+pub struct Consumer {
+    head: u64,
+    seen_tail: u64,
+    messages: u64,
+}
+
+impl Consumer {
+    /// The consumer of an empty ring.
+    pub fn new() -> Self {
+        Self { head: 0, seen_tail: 0, messages: 0 }
+    }
+
+    /// Where the next byte lies, counted since the beginning.
+    pub fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// True if there is at least one byte to read.
+    pub fn has_data(&mut self, tail: &Tail) -> bool {
+        if self.seen_tail == self.head {
+            self.seen_tail = tail.load();
+        }
+        self.seen_tail != self.head
+    }
+
+    /// Gives `bytes` back to the producer. Release: pairs with [`Head::load`].
+    pub fn release(&mut self, head: &Head, bytes: u64) {
+        self.head += bytes;
+        head.bytes.store(self.head, Ordering::Release);
+    }
+
+    /// Says that a whole message has been read, also where its bytes never went through the ring.
+    /// Release: pairs with [`Head::messages`].
+    pub fn finish_message(&mut self, head: &Head) {
+        self.messages += 1;
+        head.messages.store(self.messages, Ordering::Release);
+    }
+
+    /// Messages finished so far.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+}
+
+impl Default for Consumer {
+    fn default() -> Self {
+        Self::new()
+    }
+}

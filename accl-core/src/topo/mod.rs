@@ -1,0 +1,72 @@
+//! Who sits where: what one process says of itself, and which ranks share a host.
+
+use crate::os::{process, random};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a process tells its peers so that they can find out what they share with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub struct Place {
+    /// The running kernel: equal for all processes that could share memory.
+    pub kernel: u64,
+    /// The network namespace: local sockets reach no further.
+    pub network: u64,
+    /// The PID namespace: process numbers mean nothing outside.
+    pub pid_namespace: u64,
+    /// The process number in that namespace.
+    pub pid: u32,
+    /// A random number: equal only for ranks of one process.
+    pub process: u64,
+}
+
+impl Place {
+    /// This process's place.
+    pub fn here() -> Self {
+        static FACTS: OnceLock<(u32, Place)> = OnceLock::new();
+        let measured = || {
+            let pid = process::id();
+            let place = Self {
+                kernel: boot_identity(),
+                network: process::network_namespace(),
+                pid_namespace: process::pid_namespace(),
+                pid,
+                process: random::bytes::<8>().map_or(u64::from(pid), u64::from_ne_bytes),
+            };
+            (pid, place)
+        };
+        let (pid, place) = *FACTS.get_or_init(measured);
+        // A forked child is another process and must not pass for its parent.
+        if pid == process::id() { place } else { measured().1 }
+    }
+
+    /// True if both can map the same nameless file, handed over by a local socket.
+    pub fn shares_host(&self, other: &Self) -> bool {
+        self.kernel == other.kernel && self.network == other.network
+    }
+
+    /// True if both are threads of one process.
+    pub fn shares_process(&self, other: &Self) -> bool {
+        self.process == other.process && self.pid == other.pid && self.kernel == other.kernel
+    }
+
+    /// True if process numbers of one mean the same to the other.
+    pub fn shares_pids(&self, other: &Self) -> bool {
+        self.kernel == other.kernel && self.pid_namespace == other.pid_namespace
+    }
+}
+
+/// A word of this process that holds [`Place::process`]: peers that can read it can read our memory.
+pub fn probe_word() -> &'static AtomicU64 {
+    static PROBE: AtomicU64 = AtomicU64::new(0);
+    PROBE.store(Place::here().process, Ordering::Release);
+    &PROBE
+}
+
+/// A hash of the kernel's boot identity.
+fn boot_identity() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // FNV-1a: the value only has to be equal where the text is.
+    text.trim()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}

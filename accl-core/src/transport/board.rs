@@ -1,0 +1,215 @@
+//! The board: where every rank of a host posts each collective call, and small data with it.
+//!
+//! One head of 64 bytes per rank and operation, D operations deep:
+//! ```text
+//!  0: sequence u64 (stored last)
+//!  8: kind u8 | dtype u8 | op u8 | algorithm u8 | root u32
+//! 16: count u64
+//! 24: scale [8]
+//! 32: up to 32 bytes of data; longer data lies in the rank's data area for that operation
+//! ```
+//! The sequence number of a head says which operation it describes, so peers know that it is complete when they
+//! see the number they expect. A rank may post operation s only when all peers have posted s − D + 1: then they
+//! are done with operation s − D, whose place s takes.
+//!
+//! The board is what makes calls comparable: ranks that disagree see it before any data moves.
+//!
+//! # Safety
+//! A head is written by its rank alone, before it stores the sequence number, and read by others only after they
+//! have seen that number; the rule above keeps it unchanged until they have all moved on.
+#![allow(unsafe_code)]
+
+use super::shm::{Arena, BOARD_BYTES, BOARD_DEPTH, BOARD_INLINE_BYTES};
+use crate::device::{Device, UserPointer};
+use crate::sync::prim::{AtomicU64, Ordering};
+use crate::types::{Rank, Scalar};
+use std::sync::Arc;
+
+/// A call as it stands on the board: two words that are equal exactly if the calls agree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostedCall {
+    /// kind, dtype, op, algorithm and root, packed by the engine.
+    pub what: u64,
+    /// The call's count of elements.
+    pub count: u64,
+}
+
+/// One head.
+#[repr(C)]
+struct PostHead {
+    sequence: AtomicU64,
+    what: u64,
+    count: u64,
+    scale: [u8; 8],
+    inline: [u8; BOARD_INLINE_BYTES],
+}
+
+/// A rank's view of the board.
+#[derive(Debug)]
+pub struct Board {
+    arena: Arc<Arena>,
+    rank: Rank,
+    ranks: usize,
+    /// The latest operation that each peer is known to have posted.
+    seen: Vec<u64>,
+}
+
+impl Board {
+    /// The view of `rank`.
+    pub fn new(arena: Arc<Arena>, rank: Rank) -> Self {
+        let ranks = arena.geometry().ranks();
+        Self { arena, rank, ranks, seen: vec![0; ranks] }
+    }
+
+    /// True if the place of operation `sequence` is free.
+    pub fn can_post(&mut self, sequence: u64) -> bool {
+        let needed = (sequence + 1).saturating_sub(BOARD_DEPTH as u64);
+        (0..self.ranks).all(|rank| self.seen[rank] >= needed || rank == self.rank || self.look(rank, needed))
+    }
+
+    /// Posts a call with `bytes` of data (at most [`BOARD_BYTES`]) and wakes the peers.
+    /// Only after [`Board::can_post`] has said so.
+    pub fn post(
+        &mut self,
+        device: &dyn Device,
+        sequence: u64,
+        call: PostedCall,
+        scale: Scalar,
+        data: UserPointer,
+        bytes: usize,
+    ) {
+        debug_assert!(bytes <= BOARD_BYTES);
+        if bytes > 0 {
+            device.copy(self.data(self.rank, sequence, bytes), data, bytes);
+        }
+        let head = self.head(self.rank, sequence);
+        // SAFETY: the head is ours to write until the sequence number is stored, and lies in the arena.
+        unsafe {
+            (&raw mut (*head).what).write(call.what);
+            (&raw mut (*head).count).write(call.count);
+            (&raw mut (*head).scale).write(scale.0);
+        }
+        // SAFETY: the sequence number is an atomic that all ranks may touch at any time.
+        let number = unsafe { &(*head).sequence };
+        // Release: pairs with `look`; everything written above is seen with it.
+        number.store(sequence, Ordering::Release);
+        self.seen[self.rank] = sequence;
+    }
+
+    /// Wakes those peers that may be sleeping until this rank posts.
+    pub fn ring_peers(&self) {
+        for rank in (0..self.ranks).filter(|rank| *rank != self.rank) {
+            self.arena.block(rank).bell.ring();
+        }
+    }
+
+    /// True if `rank` has posted operation `sequence`.
+    pub fn has_posted(&mut self, rank: Rank, sequence: u64) -> bool {
+        self.seen[rank] >= sequence || self.look(rank, sequence)
+    }
+
+    /// The latest operation that `rank` has posted; 0 for none. Looks at every place: for explanations.
+    pub fn latest(&self, rank: Rank) -> u64 {
+        let number = |place: u64| {
+            // SAFETY: an atomic inside the arena.
+            let number = unsafe { &(*self.head(rank, place)).sequence };
+            number.load(Ordering::Acquire)
+        };
+        (0..BOARD_DEPTH as u64).map(number).max().unwrap_or(0)
+    }
+
+    /// The call that `rank` has posted; only after [`Board::has_posted`], and before this rank posts its next.
+    pub fn call(&self, rank: Rank, sequence: u64) -> PostedCall {
+        let head = self.head(rank, sequence);
+        // SAFETY: posted, hence complete, and unchanged until this rank moves on.
+        unsafe {
+            PostedCall { what: (&raw const (*head).what).read(), count: (&raw const (*head).count).read() }
+        }
+    }
+
+    /// The factor that `rank` has posted; when as for [`Board::call`].
+    pub fn scale(&self, rank: Rank, sequence: u64) -> Scalar {
+        let head = self.head(rank, sequence);
+        // SAFETY: as in `call`.
+        Scalar(unsafe { (&raw const (*head).scale).read() })
+    }
+
+    /// Where the data lies that `rank` has posted, `bytes` in all; when as for [`Board::call`].
+    pub fn data(&self, rank: Rank, sequence: u64, bytes: usize) -> UserPointer {
+        let start = if bytes <= BOARD_INLINE_BYTES {
+            let head = self.head(rank, sequence);
+            // SAFETY: the field lies inside the head; only its address is taken.
+            unsafe { (&raw mut (*head).inline).cast::<u8>() }
+        } else {
+            self.arena.board_data(rank, sequence)
+        };
+        // SAFETY: heads and data areas hold what the board's rule says, for as long as it says.
+        unsafe { UserPointer::new(start.cast()) }
+    }
+
+    fn look(&mut self, rank: Rank, sequence: u64) -> bool {
+        let head = self.head(rank, sequence);
+        // SAFETY: an atomic inside the arena.
+        let number = unsafe { &(*head).sequence };
+        // Acquire: pairs with `post`.
+        let found = number.load(Ordering::Acquire);
+        if found >= sequence {
+            self.seen[rank] = self.seen[rank].max(found);
+        }
+        found >= sequence
+    }
+
+    fn head(&self, rank: Rank, sequence: u64) -> *mut PostHead {
+        self.arena.board_head(rank, sequence).cast()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Host;
+    use crate::transport::mem;
+
+    const CALL: PostedCall = PostedCall { what: 7, count: 3 };
+
+    fn pointer(bytes: &[u8]) -> UserPointer {
+        // SAFETY: the slice outlives its use in these tests.
+        unsafe { UserPointer::new(bytes.as_ptr().cast()) }
+    }
+
+    fn read(at: UserPointer, bytes: usize) -> Vec<u8> {
+        // SAFETY: the board vouches for posted data.
+        unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes) }.to_vec()
+    }
+
+    #[test]
+    fn short_and_long_data_arrive() {
+        let arena = mem::arena(2).unwrap();
+        let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
+        for (sequence, bytes) in [(1, 0), (2, 8), (3, 32), (4, 33), (5, BOARD_BYTES)] {
+            let data: Vec<u8> = (0..bytes).map(|i| i as u8).collect();
+            assert!(!b.has_posted(0, sequence));
+            assert!(a.can_post(sequence));
+            a.post(&Host, sequence, CALL, Scalar([9; 8]), pointer(&data), bytes);
+            assert!(b.has_posted(0, sequence));
+            assert_eq!(b.call(0, sequence), CALL);
+            assert_eq!(b.scale(0, sequence), Scalar([9; 8]));
+            assert_eq!(read(b.data(0, sequence, bytes), bytes), data);
+        }
+    }
+
+    #[test]
+    fn nobody_runs_further_ahead_than_the_board_is_deep() {
+        let arena = mem::arena(2).unwrap();
+        let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
+        let mut sequence = 1;
+        while a.can_post(sequence) {
+            a.post(&Host, sequence, CALL, Scalar::default(), UserPointer::null(), 0);
+            sequence += 1;
+        }
+        assert_eq!(sequence, BOARD_DEPTH as u64);
+        assert!(b.can_post(1));
+        b.post(&Host, 1, CALL, Scalar::default(), UserPointer::null(), 0);
+        assert!(a.can_post(sequence) && !a.can_post(sequence + 1));
+    }
+}

@@ -1,0 +1,200 @@
+//! One suite for every transport: a new one adds a line to [`every_transport`].
+//!
+//! # Safety
+//! Test buffers outlive the links that use them.
+#![allow(unsafe_code)]
+
+use super::shm::{Lane, Reach, RingReceiver, RingSender};
+use super::{MessageHead, Outgoing, Receiver, Sender, mem, shm};
+use crate::device::{Host, UserPointer};
+use crate::os::process;
+use crate::types::Scalar;
+
+type Pair = (Box<dyn Sender>, Box<dyn Receiver>);
+
+fn ring(arena: std::sync::Arc<shm::Arena>, lend_above: usize, reach: Reach) -> Pair {
+    (
+        Box::new(RingSender::new(arena.clone(), 0, 1, Lane::Collective, lend_above)),
+        Box::new(RingReceiver::new(arena, 0, 1, Lane::Collective, reach)),
+    )
+}
+
+fn every_transport() -> Vec<(&'static str, Pair)> {
+    let shared = || shm::create(2).unwrap().0;
+    vec![
+        ("mem", ring(mem::arena(2).unwrap(), mem::LEND_ABOVE_BYTES, Reach::SameProcess)),
+        ("shm, reading across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::CrossProcess(process::id()))),
+        ("shm, through the ring", ring(shared(), usize::MAX, Reach::None)),
+    ]
+}
+
+fn bytes(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|i| (i * 31 + seed * 7 + (i >> 8)) as u8).collect()
+}
+
+fn pointer(data: &[u8]) -> UserPointer {
+    // SAFETY: callers keep `data` alive while the link uses it.
+    unsafe { UserPointer::new(data.as_ptr().cast()) }
+}
+
+fn outgoing(data: &[u8], tag: u64, scale: Option<Scalar>) -> Outgoing {
+    Outgoing::new(pointer(data), MessageHead { bytes: data.len(), tag, scale })
+}
+
+/// Receives whole messages while the sender offers what it has, in steps of at most `step` bytes.
+fn transfer(pair: &mut Pair, messages: &[Vec<u8>], step: usize, in_place: bool) {
+    let (sender, receiver) = pair;
+    let mut waiting: Vec<Outgoing> =
+        messages.iter().enumerate().map(|(tag, data)| outgoing(data, tag as u64, None)).collect();
+    let mut scratch = vec![0u8; step];
+    for (tag, expected) in messages.iter().enumerate() {
+        let mut got = vec![0u8; expected.len() + 1];
+        let mut filled = 0;
+        loop {
+            if let Some(next) = waiting.iter_mut().find(|message| !message.is_handed_over()) {
+                sender.offer(&Host, next).unwrap();
+            }
+            let Some(head) = receiver.head().unwrap() else { continue };
+            assert_eq!((head.bytes, head.tag), (expected.len(), tag as u64));
+            let piece = receiver.contiguous().unwrap().min(step);
+            if in_place {
+                let at = receiver.view(piece, pointer(&scratch)).unwrap();
+                // SAFETY: the receiver vouches for `piece` bytes until it advances.
+                let seen = unsafe { std::slice::from_raw_parts(at.as_ptr(), piece) };
+                got[filled..filled + piece].copy_from_slice(seen);
+                scratch.fill(0);
+            } else {
+                receiver.copy_to(&Host, pointer(&got[filled..]), piece).unwrap();
+            }
+            receiver.advance(piece);
+            filled += piece;
+            if filled == expected.len() {
+                break;
+            }
+        }
+        assert_eq!(&got[..filled], &expected[..]);
+        assert_eq!(got[filled], 0, "wrote past the end");
+    }
+    assert!(receiver.head().unwrap().is_none());
+    assert!(waiting.iter().all(|message| message.is_done(&**sender)));
+    assert_eq!(sender.messages_consumed() % messages.len() as u64, 0);
+}
+
+#[test]
+fn messages_of_every_size_arrive_in_order() {
+    let sizes = [0, 1, 63, 64, 65, 0, 4096, 4097, 49_152, 49_153, 65_472, 65_473, 300_000, 3_000_001, 5];
+    for in_place in [false, true] {
+        for (name, mut pair) in every_transport() {
+            let messages: Vec<_> = sizes.iter().enumerate().map(|(seed, size)| bytes(*size, seed)).collect();
+            for step in [100_000, 8192] {
+                println!("{name}, step {step}");
+                transfer(&mut pair, &messages, step, in_place);
+            }
+        }
+    }
+}
+
+#[test]
+fn many_small_messages_wrap_around() {
+    for (name, mut pair) in every_transport() {
+        println!("{name}");
+        let messages: Vec<_> = (0..3000).map(|seed| bytes(seed % 700, seed)).collect();
+        for _ in 0..3 {
+            transfer(&mut pair, &messages, 1 << 20, false);
+        }
+    }
+}
+
+#[test]
+fn a_factor_travels_with_the_head() {
+    for (_, (mut sender, mut receiver)) in every_transport() {
+        let data = bytes(8, 1);
+        for scale in [None, Some(Scalar([1, 2, 3, 4, 5, 6, 7, 8]))] {
+            assert!(sender.offer(&Host, &mut outgoing(&data, 77, scale)).unwrap());
+            assert_eq!(receiver.head().unwrap(), Some(MessageHead { bytes: 8, tag: 77, scale }));
+            receiver.advance(8);
+        }
+    }
+}
+
+#[test]
+fn credits_run_out_and_come_back() {
+    for (name, (mut sender, mut receiver)) in every_transport() {
+        let data = bytes(2000, 3);
+        let mut count = 0;
+        loop {
+            let mut message = outgoing(&data, count, None);
+            if !sender.offer(&Host, &mut message).unwrap() {
+                break;
+            }
+            assert!(message.is_done(&*sender), "{name}: a small message needs no receiver");
+            count += 1;
+        }
+        assert!(count > 10, "{name}: {count}");
+        assert_eq!(receiver.head().unwrap().map(|head| head.tag), Some(0));
+        receiver.advance(2000);
+        assert!(sender.offer(&Host, &mut outgoing(&data, count, None)).unwrap(), "{name}");
+        for expected in 1..=count {
+            assert_eq!(receiver.head().unwrap().map(|head| head.tag), Some(expected), "{name}");
+            receiver.advance(2000);
+        }
+    }
+}
+
+#[test]
+fn a_closed_link_reads_no_lent_memory() {
+    for (name, (mut sender, mut receiver)) in every_transport() {
+        let data = bytes(1 << 20, 1);
+        let mut message = outgoing(&data, 0, None);
+        sender.offer(&Host, &mut message).unwrap();
+        sender.close();
+        if message.is_handed_over() {
+            assert!(receiver.head().unwrap().is_some());
+            let scratch = bytes(64, 0);
+            let error = receiver.view(64, pointer(&scratch)).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Remote, "{name}");
+        }
+    }
+}
+
+#[test]
+fn two_threads_agree() {
+    for (name, (mut sender, mut receiver)) in every_transport() {
+        println!("{name}");
+        let messages: Vec<_> = (0..400).map(|seed| bytes((seed * 977) % 150_000, seed)).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (tag, data) in messages.iter().enumerate() {
+                    let mut message = outgoing(data, tag as u64, None);
+                    while !message.is_done(&*sender) {
+                        if !sender.offer(&Host, &mut message).unwrap() {
+                            std::thread::yield_now();
+                        }
+                    }
+                }
+            });
+            for (tag, expected) in messages.iter().enumerate() {
+                let mut got = vec![0u8; expected.len()];
+                let mut filled = 0;
+                loop {
+                    let Some(head) = receiver.head().unwrap() else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    assert_eq!(head.tag, tag as u64);
+                    let piece = receiver.contiguous().unwrap();
+                    receiver.copy_to(&Host, pointer(&got[filled..]), piece).unwrap();
+                    receiver.advance(piece);
+                    filled += piece;
+                    if filled == expected.len() {
+                        break;
+                    }
+                    if piece == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                assert_eq!(&got, expected);
+            }
+        });
+    }
+}

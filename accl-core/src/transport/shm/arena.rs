@@ -1,0 +1,396 @@
+//! The memory that the ranks of one communicator share on one host.
+//!
+//! ```text
+//! | header 4 KiB | rank blocks n × 384 B | board heads D × n × 64 B | board data D × n × 16 KiB |
+//! | rings: for each source, destination, lane: control 384 B, bytes R |
+//! ```
+//! Everything begins at a multiple of 128 bytes. R shrinks as ranks grow, so that the whole stays below about
+//! 256 MiB of address space; memory is only used where it is touched.
+//!
+//! # Safety
+//! All structures here are atomics, or bytes whose access is ordered by the atomics beside them. Offsets come
+//! from [`Geometry`] alone, whose total is checked against the mapping's length.
+#![allow(unsafe_code)]
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::os::mapping::Mapping;
+use crate::sync::bell::Bell;
+use crate::sync::cursor::{Head, Tail};
+use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::types::Rank;
+use std::sync::Arc;
+
+/// How many operations a fast rank may be ahead of a slow one on the board.
+pub const BOARD_DEPTH: usize = 8;
+/// Bytes that one rank can post on the board beside its head.
+pub const BOARD_BYTES: usize = 16 << 10;
+/// Bytes that fit into the head itself: one cache line carries call and data.
+pub const BOARD_INLINE_BYTES: usize = 32;
+const BOARD_HEAD_BYTES: usize = 64;
+const HEADER_BYTES: usize = 4096;
+const RING_BUDGET_BYTES: usize = 224 << 20;
+const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN1");
+
+/// Collectives and point-to-point messages never wait for each other's credits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Steps of collective plans.
+    Collective = 0,
+    /// Send and Recv.
+    PointToPoint = 1,
+}
+
+/// Where everything lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    ranks: usize,
+    ring_bytes: usize,
+}
+
+impl Geometry {
+    /// The layout for `ranks` ranks on one host.
+    pub fn for_ranks(ranks: usize) -> Self {
+        let rings = (ranks * ranks.saturating_sub(1) * 2).max(1);
+        let share = (RING_BUDGET_BYTES / rings).clamp(16 << 10, 1 << 20);
+        Self { ranks, ring_bytes: 1 << share.ilog2() }
+    }
+
+    /// Ranks that share the arena.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Data bytes of one ring.
+    pub fn ring_bytes(&self) -> usize {
+        self.ring_bytes
+    }
+
+    /// Length of the whole.
+    pub fn total_bytes(&self) -> usize {
+        self.rings_start() + self.ranks * self.ranks * 2 * self.ring_stride()
+    }
+
+    fn ring_stride(&self) -> usize {
+        size_of::<RingControl>() + self.ring_bytes
+    }
+
+    fn heads_start(&self) -> usize {
+        HEADER_BYTES + self.ranks * size_of::<RankBlock>()
+    }
+
+    fn data_start(&self) -> usize {
+        (self.heads_start() + BOARD_DEPTH * self.ranks * BOARD_HEAD_BYTES).next_multiple_of(4096)
+    }
+
+    fn rings_start(&self) -> usize {
+        self.data_start() + BOARD_DEPTH * self.ranks * BOARD_BYTES
+    }
+
+    fn board_index(&self, rank: Rank, sequence: u64) -> usize {
+        (sequence % BOARD_DEPTH as u64) as usize * self.ranks + rank
+    }
+
+    fn ring_start(&self, source: Rank, destination: Rank, lane: Lane) -> usize {
+        let index = (source * self.ranks + destination) * 2 + lane as usize;
+        self.rings_start() + index * self.ring_stride()
+    }
+}
+
+/// The first bytes: who made it, and the communicator's first failure.
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    ranks: AtomicU32,
+    ring_bytes: AtomicU32,
+    /// 0 none, 1 being written, 2 there.
+    failure_state: AtomicU32,
+    failure_kind: AtomicU32,
+    failure_bytes: AtomicU32,
+    failure_text: [AtomicU8; FAILURE_TEXT_BYTES],
+}
+
+const FAILURE_TEXT_BYTES: usize = 1024;
+
+/// What a rank says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum RankState {
+    /// It has not mapped the arena yet.
+    Absent = 0,
+    /// It takes part.
+    Present = 1,
+    /// It has left in good order.
+    Left = 2,
+    /// It has aborted the communicator.
+    Aborted = 3,
+}
+
+/// What a rank waits for, for explanations: the operation's sequence number and the rank it needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waiting {
+    /// Nothing.
+    No,
+    /// A collective operation of this sequence number.
+    Collective(u64),
+    /// A message to this rank, the so-manieth.
+    Send(Rank, u64),
+    /// A message from this rank, the so-manieth.
+    Recv(Rank, u64),
+}
+
+/// One rank's words: bell (its peers write) | state and what it waits for (it writes).
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct RankBlock {
+    /// Rung by peers whenever they have made something visible to this rank.
+    pub bell: Bell,
+    status: Status,
+}
+
+#[derive(Debug)]
+#[repr(C, align(128))]
+struct Status {
+    state: AtomicU32,
+    waiting_kind: AtomicU32,
+    waiting_peer: AtomicU64,
+    waiting_number: AtomicU64,
+    probe: AtomicU64,
+}
+
+impl RankBlock {
+    /// What the rank says of itself.
+    pub fn state(&self) -> RankState {
+        match self.status.state.load(Ordering::Acquire) {
+            0 => RankState::Absent,
+            1 => RankState::Present,
+            2 => RankState::Left,
+            _ => RankState::Aborted,
+        }
+    }
+
+    /// Says so. Release: pairs with [`RankBlock::state`].
+    pub fn set_state(&self, state: RankState) {
+        self.status.state.store(state as u32, Ordering::Release);
+    }
+
+    /// What the rank says that it waits for; may be torn while it changes, so it serves explanations only.
+    pub fn waiting(&self) -> Waiting {
+        let number = self.status.waiting_number.load(Ordering::Relaxed);
+        let peer = self.status.waiting_peer.load(Ordering::Relaxed) as Rank;
+        match self.status.waiting_kind.load(Ordering::Acquire) {
+            1 => Waiting::Collective(number),
+            2 => Waiting::Send(peer, number),
+            3 => Waiting::Recv(peer, number),
+            _ => Waiting::No,
+        }
+    }
+
+    /// Says what this rank is about to wait for.
+    pub fn set_waiting(&self, waiting: Waiting) {
+        let (kind, peer, number) = match waiting {
+            Waiting::No => (0, 0, 0),
+            Waiting::Collective(number) => (1, 0, number),
+            Waiting::Send(peer, number) => (2, peer, number),
+            Waiting::Recv(peer, number) => (3, peer, number),
+        };
+        self.status.waiting_peer.store(peer as u64, Ordering::Relaxed);
+        self.status.waiting_number.store(number, Ordering::Relaxed);
+        self.status.waiting_kind.store(kind, Ordering::Release);
+    }
+
+    /// A word that peers read across processes, to learn whether the kernel lets them.
+    pub fn probe(&self) -> &AtomicU64 {
+        &self.status.probe
+    }
+}
+
+/// The words of one ring.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct RingControl {
+    /// The producer's.
+    pub(super) tail: Tail,
+    /// The consumer's.
+    pub(super) head: Head,
+    /// The producer's: lent memory must not be touched any more.
+    pub(super) closed: Flag,
+    /// The consumer's: it is reading lent memory right now.
+    pub(super) reading: AtomicU32,
+}
+
+/// A word on a line of its own.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Flag(pub(super) AtomicU32);
+
+/// A mapped arena.
+#[derive(Debug)]
+pub struct Arena {
+    mapping: Mapping,
+    geometry: Geometry,
+}
+
+impl Arena {
+    /// Lays out fresh zeroed memory.
+    pub fn create(mapping: Mapping, geometry: Geometry) -> Result<Arc<Self>> {
+        let arena = Self::checked(mapping, geometry)?;
+        let header = arena.header();
+        header.ranks.store(geometry.ranks as u32, Ordering::Relaxed);
+        header.ring_bytes.store(geometry.ring_bytes as u32, Ordering::Relaxed);
+        // Release: pairs with `open`.
+        header.magic.store(MAGIC, Ordering::Release);
+        Ok(Arc::new(arena))
+    }
+
+    /// Takes memory that another process has laid out.
+    pub fn open(mapping: Mapping, geometry: Geometry) -> Result<Arc<Self>> {
+        let arena = Self::checked(mapping, geometry)?;
+        let header = arena.header();
+        if header.magic.load(Ordering::Acquire) != MAGIC
+            || header.ranks.load(Ordering::Relaxed) as usize != geometry.ranks
+            || header.ring_bytes.load(Ordering::Relaxed) as usize != geometry.ring_bytes
+        {
+            return Err(Error::internal("the shared memory of a peer has another layout"));
+        }
+        Ok(Arc::new(arena))
+    }
+
+    fn checked(mapping: Mapping, geometry: Geometry) -> Result<Self> {
+        if mapping.len_bytes() < geometry.total_bytes() {
+            return Err(Error::internal("an arena that is smaller than its layout"));
+        }
+        Ok(Self { mapping, geometry })
+    }
+
+    /// The layout.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// A rank's block.
+    pub fn block(&self, rank: Rank) -> &RankBlock {
+        assert!(rank < self.geometry.ranks);
+        // SAFETY: the blocks lie between header and board heads for every rank below `ranks`; they consist of
+        // atomics, for which all bytes are valid, and the mapping lives as long as `self`.
+        unsafe { &*self.at(HEADER_BYTES + rank * size_of::<RankBlock>()).cast() }
+    }
+
+    /// A rank's head on the board for an operation.
+    pub(in crate::transport) fn board_head(&self, rank: Rank, sequence: u64) -> *mut u8 {
+        debug_assert!(rank < self.geometry.ranks);
+        self.at(self.geometry.heads_start() + self.geometry.board_index(rank, sequence) * BOARD_HEAD_BYTES)
+    }
+
+    /// A rank's data on the board for an operation.
+    pub(in crate::transport) fn board_data(&self, rank: Rank, sequence: u64) -> *mut u8 {
+        debug_assert!(rank < self.geometry.ranks);
+        self.at(self.geometry.data_start() + self.geometry.board_index(rank, sequence) * BOARD_BYTES)
+    }
+
+    pub(super) fn ring_control(&self, source: Rank, destination: Rank, lane: Lane) -> &RingControl {
+        assert!(source < self.geometry.ranks && destination < self.geometry.ranks);
+        // SAFETY: the offset lies inside the rings for ranks below `ranks`; otherwise as in `block`.
+        unsafe { &*self.at(self.geometry.ring_start(source, destination, lane)).cast() }
+    }
+
+    pub(super) fn ring_data(&self, source: Rank, destination: Rank, lane: Lane) -> *mut u8 {
+        assert!(source < self.geometry.ranks && destination < self.geometry.ranks);
+        self.at(self.geometry.ring_start(source, destination, lane) + size_of::<RingControl>())
+    }
+
+    /// Records the communicator's first failure and wakes everybody; later ones are ignored.
+    pub fn fail(&self, error: &Error) {
+        let header = self.header();
+        if header.failure_state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let mut text = error.text().as_bytes();
+        if text.len() > FAILURE_TEXT_BYTES {
+            text = &text[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
+        }
+        for (place, byte) in header.failure_text.iter().zip(text) {
+            place.store(*byte, Ordering::Relaxed);
+        }
+        header.failure_bytes.store(text.len() as u32, Ordering::Relaxed);
+        header.failure_kind.store(kind_code(error.kind()), Ordering::Relaxed);
+        // Release: pairs with `failure`.
+        header.failure_state.store(2, Ordering::Release);
+        for rank in 0..self.geometry.ranks {
+            self.block(rank).bell.ring();
+        }
+    }
+
+    /// The communicator's first failure, if there is one.
+    pub fn failure(&self) -> Option<Error> {
+        let header = self.header();
+        if header.failure_state.load(Ordering::Acquire) != 2 {
+            return None;
+        }
+        let length = (header.failure_bytes.load(Ordering::Relaxed) as usize).min(FAILURE_TEXT_BYTES);
+        let text: Vec<u8> =
+            header.failure_text[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        let kind = kind_of(header.failure_kind.load(Ordering::Relaxed));
+        Some(Error::new(kind, String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping begins with the header, which consists of atomics.
+        unsafe { &*self.at(0).cast() }
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset < self.mapping.len_bytes());
+        self.mapping.start().wrapping_add(offset)
+    }
+}
+
+fn kind_code(kind: ErrorKind) -> u32 {
+    match kind {
+        ErrorKind::Device => 1,
+        ErrorKind::System => 2,
+        ErrorKind::Internal => 3,
+        ErrorKind::InvalidArgument => 4,
+        ErrorKind::InvalidUsage => 5,
+        ErrorKind::Remote => 6,
+        ErrorKind::InProgress => 7,
+        ErrorKind::Timeout => 8,
+    }
+}
+
+fn kind_of(code: u32) -> ErrorKind {
+    match code {
+        1 => ErrorKind::Device,
+        2 => ErrorKind::System,
+        4 => ErrorKind::InvalidArgument,
+        5 => ErrorKind::InvalidUsage,
+        6 => ErrorKind::Remote,
+        8 => ErrorKind::Timeout,
+        _ => ErrorKind::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_aligned_and_bounded() {
+        assert_eq!(size_of::<RankBlock>(), 256);
+        assert_eq!(size_of::<RingControl>() % 128, 0);
+        for ranks in 1..=64 {
+            let geometry = Geometry::for_ranks(ranks);
+            assert!(geometry.total_bytes() < 320 << 20, "{ranks}: {}", geometry.total_bytes());
+            assert_eq!(geometry.ring_start(ranks - 1, 0, Lane::PointToPoint) % 128, 0);
+            assert_eq!(geometry.heads_start() % 64, 0);
+        }
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let arena = super::super::super::mem::arena(2).unwrap();
+        assert_eq!(arena.failure(), None);
+        arena.fail(&Error::usage("first"));
+        arena.fail(&Error::remote("second"));
+        assert_eq!(arena.failure(), Some(Error::usage("first")));
+    }
+}
