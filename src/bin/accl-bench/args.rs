@@ -215,7 +215,9 @@ impl Settings {
 }
 
 fn check_numbers(args: &Arguments) -> Outcome<()> {
-    for (flag, value) in [("-t", args.nthreads), ("-g", args.ngpus), ("-n", args.iters), ("-m", args.agg_iters)] {
+    for (flag, value) in
+        [("-t", args.nthreads), ("-g", args.ngpus), ("-n", args.iters), ("-m", args.agg_iters)]
+    {
         if value == 0 || value > 1_000_000_000 {
             return Err(Failure::usage(format!("{flag} {value}: at least 1")));
         }
@@ -228,7 +230,10 @@ fn check_numbers(args: &Arguments) -> Outcome<()> {
         return Err(Failure::usage("-T: seconds, more than 0"));
     }
     if args.per_iteration_skips_all() {
-        return Err(Failure::usage(format!("-K {}: nothing is left of -n {}", args.per_iter_skip, args.iters)));
+        return Err(Failure::usage(format!(
+            "-K {}: nothing is left of -n {}",
+            args.per_iter_skip, args.iters
+        )));
     }
     Ok(())
 }
@@ -279,7 +284,9 @@ impl Environment {
         for name in ["MATRIX_FILE", "MATRIX_SCALE", "PRINT_SUMMARY"] {
             let name = format!("NCCL_TESTS_ALLTOALLV_{name}");
             if get(&name).is_some() {
-                return Err(Failure::usage(format!("{name} is not supported; NCCL_TESTS_ALLTOALLV_SPREAD is")));
+                return Err(Failure::usage(format!(
+                    "{name} is not supported; NCCL_TESTS_ALLTOALLV_SPREAD is"
+                )));
             }
         }
         let number = |name: &str| {
@@ -330,10 +337,22 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for line in [
-            "", "nothing", "all_reduce -g 0", "all_reduce -f 1", "all_reduce -b 2M -e 1M",
-            "all_reduce -G 1", "all_reduce -D 1", "all_reduce -V 8", "all_reduce -d float99", "all_reduce -o xor",
-            "broadcast -r x", "all_reduce -b 1 -e 2 -i 0", "hypercube -m 2", "all_reduce -T 0",
-            "all_reduce -I -K 20", "all_reduce -g 999999999999",
+            "",
+            "nothing",
+            "all_reduce -g 0",
+            "all_reduce -f 1",
+            "all_reduce -b 2M -e 1M",
+            "all_reduce -G 1",
+            "all_reduce -D 1",
+            "all_reduce -V 8",
+            "all_reduce -d float99",
+            "all_reduce -o xor",
+            "broadcast -r x",
+            "all_reduce -b 1 -e 2 -i 0",
+            "hypercube -m 2",
+            "all_reduce -T 0",
+            "all_reduce -I -K 20",
+            "all_reduce -g 999999999999",
         ] {
             assert_eq!(settings(line).unwrap_err().code, crate::failure::Exit::Usage, "{line}");
         }

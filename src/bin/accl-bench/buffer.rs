@@ -30,7 +30,8 @@ impl Buffer {
             Some(library) => from_library(library, total_bytes)?,
             None => from_system(total_bytes)?,
         };
-        let mut buffer = Self { base, total_bytes, offset: GUARD_BYTES + shift_bytes, data_bytes, used_bytes: 0 };
+        let mut buffer =
+            Self { base, total_bytes, offset: GUARD_BYTES + shift_bytes, data_bytes, used_bytes: 0 };
         // Every page is written once, or the first operations would measure the kernel.
         buffer.everything().fill(GUARD);
         buffer.data(0, data_bytes).fill(0);
@@ -89,7 +90,8 @@ fn from_system(bytes: usize) -> Outcome<NonNull<u8>> {
     // SAFETY: A new mapping at an address of the kernel's choice.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0) };
     let refused = || {
-        let text = format!("cannot allocate {}: {}", crate::sizes::human(bytes), std::io::Error::last_os_error());
+        let text =
+            format!("cannot allocate {}: {}", crate::sizes::human(bytes), std::io::Error::last_os_error());
         Failure::usage(text)
     };
     if address == libc::MAP_FAILED {
@@ -103,7 +105,8 @@ fn from_library(library: &Library, bytes: usize) -> Outcome<NonNull<u8>> {
     let mut address = std::ptr::null_mut();
     // SAFETY: Writes one pointer.
     library.check("ncclMemAlloc", unsafe { allocate(&mut address, bytes) })?;
-    NonNull::new(address.cast()).ok_or_else(|| Failure::new(Exit::Call, "ncclMemAlloc succeeded without memory"))
+    NonNull::new(address.cast())
+        .ok_or_else(|| Failure::new(Exit::Call, "ncclMemAlloc succeeded without memory"))
 }
 
 #[cfg(test)]

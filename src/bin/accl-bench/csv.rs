@@ -25,11 +25,15 @@ impl CsvFile {
             match File::create_new(&path) {
                 Ok(mut file) => {
                     let written = file.write_all(HEAD.as_bytes());
-                    written.map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
+                    written.map_err(|error| {
+                        Failure::usage(format!("cannot write {}: {error}", path.display()))
+                    })?;
                     return Ok(Self { file });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(Failure::usage(format!("cannot write {}: {error}", path.display()))),
+                Err(error) => {
+                    return Err(Failure::usage(format!("cannot write {}: {error}", path.display())));
+                }
             }
         }
         Err(Failure::usage(format!("no free name beside {}", wanted.display())))

@@ -123,7 +123,11 @@ impl DataType {
     /// The value, for people.
     pub(crate) fn show(self, bits: u64) -> String {
         match self.float() {
-            Some(format) => format!("{}", format.decode(bits)),
+            Some(format) => {
+                let value = format.decode(bits);
+                let plain = value == 0.0 || (1e-4..1e7).contains(&value.abs());
+                if plain { format!("{value}") } else { format!("{value:e}") }
+            }
             None if self.signed() => format!("{}", self.sign_extend(bits)),
             None => format!("{bits}"),
         }

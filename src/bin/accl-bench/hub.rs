@@ -19,7 +19,10 @@ pub(crate) enum Event {
     /// The rank's connection has ended.
     Gone(usize),
     /// A process of ours has ended; how, in words, and whether by itself and well.
-    Exited { process: usize, how: String },
+    Exited {
+        process: usize,
+        how: String,
+    },
 }
 
 /// After a first failure, so long is waited for the one that explains it.
@@ -119,7 +122,9 @@ impl Hub {
             match self.events.recv_timeout(TICK) {
                 Ok(event) => self.handle(event),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => self.fail(Failure::new(Exit::Died, "all ranks are gone")),
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.fail(Failure::new(Exit::Died, "all ranks are gone"))
+                }
             }
             if INTERRUPTED.load(Ordering::Relaxed) {
                 self.fail(Failure::new(Exit::Interrupted, "interrupted"));
@@ -296,7 +301,9 @@ impl Hub {
 
     fn finish(mut self) -> Exit {
         let failure = self.verdict();
-        if failure.is_some() && let Some(processes) = &mut self.processes {
+        if failure.is_some()
+            && let Some(processes) = &mut self.processes
+        {
             // Before anything is written: they would only make it slower.
             processes.ask_to_end();
         }

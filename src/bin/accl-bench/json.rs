@@ -189,8 +189,10 @@ fn placement(settings: &Settings, one: &Placement) -> Value {
         value["stdev"] = json!(summary.stdev);
         value["cv_pct"] = json!(summary.cv_pct);
         value["times_us"] = json!(spread.times_us);
-        value["per_process_max_times_us"] = json!(spread.ranks.iter().map(|rank| rank.max).collect::<Vec<_>>());
-        let rank = |rank: &crate::stats::Summary| json!({ "p50": rank.p50, "p99": rank.p99, "max": rank.max });
+        value["per_process_max_times_us"] =
+            json!(spread.ranks.iter().map(|rank| rank.max).collect::<Vec<_>>());
+        let rank =
+            |rank: &crate::stats::Summary| json!({ "p50": rank.p50, "p99": rank.p99, "max": rank.max });
         value["ranks"] = json!(spread.ranks.iter().map(rank).collect::<Vec<_>>());
         value["slowest_rank"] = json!(spread.slowest().map(|(rank, _)| rank));
     }

@@ -75,7 +75,8 @@ fn job(get: &dyn Fn(&str) -> Option<String>, parent: u32) -> String {
 
 fn meeting(get: &dyn Fn(&str) -> Option<String>, size: usize, job: &str) -> Outcome<Meeting> {
     if let Some(text) = get("ACCL_BENCH_RENDEZVOUS") {
-        let wrong = || Failure::usage(format!("ACCL_BENCH_RENDEZVOUS={text}: host:port of rank 0 was expected"));
+        let wrong =
+            || Failure::usage(format!("ACCL_BENCH_RENDEZVOUS={text}: host:port of rank 0 was expected"));
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_string();
         return Ok(Meeting::Tcp { host, port: port.parse().map_err(|_| wrong())? });
@@ -86,9 +87,8 @@ fn meeting(get: &dyn Fn(&str) -> Option<String>, size: usize, job: &str) -> Outc
         let port = if get("TORCHELASTIC_RUN_ID").is_some() { port.wrapping_add(1) } else { port };
         return Ok(Meeting::Tcp { host, port });
     }
-    let elsewhere = |name: &str| {
-        get(name).and_then(|text| text.parse::<usize>().ok()).is_some_and(|local| local < size)
-    };
+    let elsewhere =
+        |name: &str| get(name).and_then(|text| text.parse::<usize>().ok()).is_some_and(|local| local < size);
     let nodes = ["SLURM_STEP_NUM_NODES", "SLURM_NNODES"];
     let several_nodes = nodes.iter().find_map(|name| get(name)).is_some_and(|nodes| nodes != "1");
     if elsewhere("OMPI_COMM_WORLD_LOCAL_SIZE") || elsewhere("MPI_LOCALNRANKS") || several_nodes {

@@ -33,7 +33,7 @@ pub(crate) struct Config {
     comm_name: *const c_char,
     collnet: c_int,
     cta_policy: c_int,
-    tail: [c_int; 12],
+    tail: [c_int; 13],
 }
 
 impl Config {
@@ -49,7 +49,7 @@ impl Config {
             comm_name: std::ptr::null(),
             collnet: UNDEFINED,
             cta_policy,
-            tail: [UNDEFINED; 12],
+            tail: [UNDEFINED; 13],
         }
     }
 }
@@ -168,7 +168,8 @@ impl Library {
     fn opened(library: libloading::Library, path: &Path) -> Outcome<Self> {
         let functions = Functions::look_up(&library);
         // SAFETY: The types of these two functions as published.
-        let text_of_code = unsafe { library.get::<TextOfCode>(b"ncclGetErrorString") }.ok().map(|symbol| *symbol);
+        let text_of_code =
+            unsafe { library.get::<TextOfCode>(b"ncclGetErrorString") }.ok().map(|symbol| *symbol);
         // SAFETY: As above.
         let last_error = unsafe { library.get::<LastError>(b"ncclGetLastError") }.ok().map(|symbol| *symbol);
         let get_version = functions.get_version.need()?;
@@ -195,7 +196,8 @@ impl Library {
         let name = self.text_of_code.and_then(|function| say(unsafe { function(code) })).unwrap_or_default();
         // SAFETY: The communicator may be null.
         let detail = self.last_error.and_then(|function| say(unsafe { function(std::ptr::null_mut()) }));
-        let detail = detail.filter(|text| !text.is_empty()).map(|text| format!(": {text}")).unwrap_or_default();
+        let detail =
+            detail.filter(|text| !text.is_empty()).map(|text| format!(": {text}")).unwrap_or_default();
         Err(Failure::new(Exit::Call, format!("{call} failed with code {code} ({name}){detail}")))
     }
 
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_configuration_has_the_published_layout() {
-        assert_eq!(size_of::<Config>(), 112);
+        assert_eq!(size_of::<Config>(), 120);
         assert_eq!(std::mem::offset_of!(Config, net_name), 32);
         assert_eq!(std::mem::offset_of!(Config, comm_name), 48);
         assert_eq!(std::mem::offset_of!(Config, cta_policy), 60);

@@ -24,9 +24,8 @@ pub(crate) fn available_bytes() -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let machine = line.split_whitespace().next()?.parse::<usize>().ok()?.saturating_mul(1024);
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
-    let group = number("/sys/fs/cgroup/memory.max").map(|limit| {
-        limit.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0))
-    });
+    let group = number("/sys/fs/cgroup/memory.max")
+        .map(|limit| limit.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 

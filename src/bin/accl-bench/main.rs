@@ -95,10 +95,14 @@ fn run(args: Arguments) -> Outcome<Exit> {
         Launch::Joined { rank, size, meeting, job } => join(settings, (rank, size), &meeting, &job),
         Launch::Lonely(seen) => {
             let Some(_held) = meet::first_of_copies(parent) else {
-                eprintln!("accl-bench: {seen}: cannot join, and another copy runs alone; this one does nothing");
+                eprintln!(
+                    "accl-bench: {seen}: cannot join, and another copy runs alone; this one does nothing"
+                );
                 return Ok(Exit::Good);
             };
-            eprintln!("accl-bench: a launcher seems to be at work, but there is {seen}: this copy runs alone");
+            eprintln!(
+                "accl-bench: a launcher seems to be at work, but there is {seen}: this copy runs alone"
+            );
             be_hub(settings)
         }
     }
@@ -129,7 +133,14 @@ fn be_hub(settings: Settings) -> Outcome<Exit> {
 fn be_ranks(assignment: Assignment, settings: &Settings) -> Outcome<Exit> {
     let Assignment { first, ranks, page, sockets } = assignment;
     let sockets = sockets.into_iter().map(Socket::Unix).collect();
-    let place = Place { first, ranks, neighbours: ranks, job: String::new(), page: Some(Arc::new(page)), leave: true };
+    let place = Place {
+        first,
+        ranks,
+        neighbours: ranks,
+        job: String::new(),
+        page: Some(Arc::new(page)),
+        leave: true,
+    };
     let code = sit_down(&place, sockets, settings)?;
     // SAFETY: Ends the process without waiting for threads of the library.
     unsafe { libc::_exit(code) }
@@ -207,8 +218,11 @@ struct Place {
 /// Runs the ranks of this process, a thread each, and returns the code to leave with.
 fn sit_down(place: &Place, sockets: Vec<Socket>, settings: &Settings) -> Outcome<i32> {
     let link = |socket| Link::new(socket, place.leave).map(Arc::new);
-    let links: Vec<Arc<Link>> =
-        sockets.into_iter().map(link).collect::<Result<_, _>>().map_err(system("cannot listen to the hub"))?;
+    let links: Vec<Arc<Link>> = sockets
+        .into_iter()
+        .map(link)
+        .collect::<Result<_, _>>()
+        .map_err(system("cannot listen to the hub"))?;
     for (local, link) in links.iter().enumerate() {
         link.send(&ToHub::Hello(Hello {
             job: place.job.clone(),
@@ -244,7 +258,8 @@ fn sit_down(place: &Place, sockets: Vec<Socket>, settings: &Settings) -> Outcome
             progress: Arc::clone(&seat.progress),
             link: Arc::clone(&seat.link),
         });
-        progress::watch(Arc::clone(&library), watched.collect(), limit).map_err(system("cannot watch the ranks"))?;
+        progress::watch(Arc::clone(&library), watched.collect(), limit)
+            .map_err(system("cannot watch the ranks"))?;
     }
     std::thread::scope(|scope| {
         for seat in &seats {

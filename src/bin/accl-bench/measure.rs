@@ -40,8 +40,7 @@ impl Case {
         let test = settings.test;
         let counts = test.counts(bytes, kind, ranks);
         let spread = settings.environment.spread;
-        let matrix =
-            (test == Test::AlltoAllv).then(|| Matrix::new(counts.param_elems, kind, ranks, spread));
+        let matrix = (test == Test::AlltoAllv).then(|| Matrix::new(counts.param_elems, kind, ranks, spread));
         Self { test, kind, op, root, counts, matrix, ranks, operator }
     }
 
@@ -240,8 +239,12 @@ impl Measure<'_> {
 
     /// One pass: known inputs, one operation, comparison. Returns how much is wrong.
     fn verified(&mut self, case: &Case, in_place: bool, seed: usize) -> Outcome<u64> {
-        let pattern =
-            Pattern { kind: case.kind, op: case.op, ranks: self.group.ranks, seed: crate::pattern::mix(seed as u64) };
+        let pattern = Pattern {
+            kind: case.kind,
+            op: case.op,
+            ranks: self.group.ranks,
+            seed: crate::pattern::mix(seed as u64),
+        };
         let shape = self.shape(case);
         let check = Check { shape: &shape, pattern, in_place };
         check.prepare(&mut self.send, &mut self.recv);
@@ -256,10 +259,10 @@ impl Measure<'_> {
         // Nobody may still read a peer's buffer; but also nobody has a reason to wait, were the library right.
         self.seat.barrier()?;
         let finding = check.compare(&mut self.send, &mut self.recv);
-        let op = case.op.map(Operator::name).unwrap_or("");
+        let op = case.op.map_or_else(String::new, |op| format!(" {}", op.name()));
         let place = if in_place { "in place" } else { "out of place" };
         let what = format!(
-            "{} {} {op}, {} elements, root {}, {place}",
+            "{} {}{op}, {} elements, root {}, {place}",
             case.test.name(),
             case.kind.name(),
             case.counts.param_elems,

@@ -85,7 +85,9 @@ impl Listener {
                         *place = Some((hello, connection));
                     }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::thread::sleep(RETRY_EVERY / 10),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(RETRY_EVERY / 10)
+                }
                 Err(_) => std::thread::sleep(RETRY_EVERY),
             }
             if Instant::now() > deadline {

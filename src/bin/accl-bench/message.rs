@@ -73,7 +73,10 @@ pub(crate) enum ToHub {
     Share(String),
     /// Sign of life, while there is a time limit: a process that is stopped sends none.
     Beat,
-    FirstCall { us: f64, what: String },
+    FirstCall {
+        us: f64,
+        what: String,
+    },
     Case(Box<CaseReport>),
     Memory(Memory),
     /// For people, once, however many ranks say it.
@@ -86,7 +89,9 @@ pub(crate) enum ToHub {
 pub(crate) enum ToRank {
     Shared(Vec<String>),
     /// The run is over: leave with this code.
-    Stop { code: i32 },
+    Stop {
+        code: i32,
+    },
 }
 
 /// One line. Our own types always have a JSON form.

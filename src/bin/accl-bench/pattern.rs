@@ -122,9 +122,9 @@ impl Pattern {
             Operator::Max => inputs.reduce(|left, right| least(left, right).1).unwrap_or(0),
             // Inputs of averages are not negative and their sum fits.
             Operator::Avg => inputs.fold(0, u64::wrapping_add) / self.ranks as u64,
-            Operator::MulSum => inputs
-                .enumerate()
-                .fold(0, |sum: u64, (rank, value)| sum.wrapping_add(value.wrapping_mul(Self::factor(rank) as u64))),
+            Operator::MulSum => inputs.enumerate().fold(0, |sum: u64, (rank, value)| {
+                sum.wrapping_add(value.wrapping_mul(Self::factor(rank) as u64))
+            }),
         };
         result & self.kind.mask()
     }
@@ -187,8 +187,7 @@ impl Tile {
             }
             for (index, (expected, got)) in piece.chunks_exact(size).zip(got.chunks_exact(size)).enumerate() {
                 let (expected, got) = (bits(expected), bits(got));
-                if expected != got
-                    && (tolerance_ulps == 0 || self.kind.ulps(expected, got) > tolerance_ulps)
+                if expected != got && (tolerance_ulps == 0 || self.kind.ulps(expected, got) > tolerance_ulps)
                 {
                     wrong(offset / size + index, expected, got);
                 }

@@ -94,9 +94,11 @@ fn every_order_gives_the_predicted_bits() {
 #[test]
 fn ranks_differ_and_results_vary() {
     for kind in DataType::ALL {
-        for op in [None, Some(Operator::Sum), Some(Operator::Prod), Some(Operator::Max), Some(Operator::Avg)] {
+        for op in [None, Some(Operator::Sum), Some(Operator::Prod), Some(Operator::Max), Some(Operator::Avg)]
+        {
             let pattern = Pattern { kind, op, ranks: 3, seed: 1 };
-            let differ = (0..1000).filter(|&index| pattern.input(0, index) != pattern.input(1, index)).count();
+            let differ =
+                (0..1000).filter(|&index| pattern.input(0, index) != pattern.input(1, index)).count();
             assert!(differ > 300, "{} {op:?}: {differ}", kind.name());
             if op.is_some() {
                 let first = pattern.reduced(0);

@@ -54,13 +54,23 @@ pub(crate) fn draw(settings: &Settings, ranks: usize, rows: &[Row]) -> String {
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
     let plural = if ranks == 1 { "rank" } else { "ranks" };
-    text(&mut svg, (80.0, 32.0), "font-size=\"18\" font-weight=\"bold\"", &format!("{}, {ranks} {plural}", settings.test.name()));
+    text(
+        &mut svg,
+        (80.0, 32.0),
+        "font-size=\"18\" font-weight=\"bold\"",
+        &format!("{}, {ranks} {plural}", settings.test.name()),
+    );
     let command: Vec<String> = std::env::args().skip(1).collect();
     let mut command = format!("accl-bench {}", command.join(" "));
     if command.chars().count() > 130 {
         command = command.chars().take(129).chain(['…']).collect();
     }
-    text(&mut svg, (80.0, 52.0), "fill=\"#666\" font-family=\"'DejaVu Sans Mono', monospace\" font-size=\"11\"", &command);
+    text(
+        &mut svg,
+        (80.0, 52.0),
+        "fill=\"#666\" font-family=\"'DejaVu Sans Mono', monospace\" font-size=\"11\"",
+        &command,
+    );
     for panel in &panels {
         panel.draw(&mut svg);
     }
@@ -117,7 +127,9 @@ impl Panel {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let range = |coordinate: fn(&(f64, f64)) -> f64| {
             let values = points().map(coordinate);
-            values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)))
+            values.fold((f64::INFINITY, 0.0), |(low, high): (f64, f64), value| {
+                (low.min(value), high.max(value))
+            })
         };
         let (size_low, size_high) = range(|point| point.0);
         let (low, high) = range(|point| point.1);
@@ -135,8 +147,11 @@ impl Panel {
         self.grid(svg, x, y);
         for line in &self.lines {
             let dash = if line.dashed { " stroke-dasharray=\"5 4\"" } else { "" };
-            let path: Vec<String> =
-                line.points.iter().map(|point| format!("{:.1},{:.1}", x.place(point.0), y.place(point.1))).collect();
+            let path: Vec<String> = line
+                .points
+                .iter()
+                .map(|point| format!("{:.1},{:.1}", x.place(point.0), y.place(point.1)))
+                .collect();
             let _ = writeln!(
                 svg,
                 "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" stroke-linejoin=\"round\"{dash}/>",
@@ -279,7 +294,9 @@ mod tests {
         assert_eq!(size_ticks(8.0, 64.0), [8.0, 16.0, 32.0, 64.0]);
         assert!(size_ticks(8.0, 128e6).len() <= 7);
         let ticks = decimal_ticks(1.0, 50.0);
-        assert!(ticks.contains(&(1.0, true)) && ticks.contains(&(20.0, true)) && ticks.contains(&(30.0, false)));
+        assert!(
+            ticks.contains(&(1.0, true)) && ticks.contains(&(20.0, true)) && ticks.contains(&(30.0, false))
+        );
     }
 
     #[test]

@@ -88,7 +88,8 @@ fn check(library: &Library, watched: &Watched, seen: &mut (u64, Instant), limit:
     }
     progress.aborted.store(true, Ordering::Release);
     let state = async_state(library, comm);
-    let text = format!("rank {}: a call has not returned for {:.1} s ({state})", watched.rank, limit.as_secs_f64());
+    let text =
+        format!("rank {}: a call has not returned for {:.1} s ({state})", watched.rank, limit.as_secs_f64());
     // First the news, then the abort, which may itself take its time.
     watched.link.send(&ToHub::Failed(Failure::new(Exit::Timeout, text)));
     if let (Some(abort), false) = (library.functions.comm_abort.pointer, comm.is_null()) {

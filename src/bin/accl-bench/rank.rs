@@ -71,7 +71,8 @@ fn live(seat: &Seat, settings: &Settings, library: &Library) -> Outcome<()> {
     }));
     let (send, recv) = allocate(seat, settings, library, working.ranks)?;
     let handles = register(seat, settings, library, working, [&send, &recv])?;
-    let mut measure = Measure { seat, settings, library, comm: working.handle, stream, send, recv, group: working };
+    let mut measure =
+        Measure { seat, settings, library, comm: working.handle, stream, send, recv, group: working };
     all_cases(&mut measure)?;
     memory.after_run = machine::resident_bytes();
     if settings.args.memory != 0 {
@@ -215,12 +216,7 @@ fn make_stream(seat: &Seat, settings: &Settings, library: &Library) -> Outcome<S
 }
 
 /// The largest buffers that any case needs. Refused in words before the machine would swap or kill.
-fn allocate(
-    seat: &Seat,
-    settings: &Settings,
-    library: &Library,
-    ranks: usize,
-) -> Outcome<(Buffer, Buffer)> {
+fn allocate(seat: &Seat, settings: &Settings, library: &Library, ranks: usize) -> Outcome<(Buffer, Buffer)> {
     let (mut send_bytes, mut both_bytes, mut shift_bytes) = (0, 0, 0);
     for &kind in &settings.kinds {
         let counts = settings.test.counts(settings.args.maxbytes, kind, ranks);

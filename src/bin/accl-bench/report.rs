@@ -88,7 +88,8 @@ impl Report {
     pub(crate) fn first_call(&mut self, times_us: Vec<f64>, what: &str) {
         let slowest = times_us.iter().enumerate().max_by(|left, right| left.1.total_cmp(right.1));
         if let Some((rank, us)) = slowest {
-            let text = format!("# first call: {us:.1} us ({what}, slowest rank {rank}; not part of the table)\n");
+            let text =
+                format!("# first call: {us:.1} us ({what}, slowest rank {rank}; not part of the table)\n");
             self.print(&text);
         }
         self.facts.first_call_us = times_us;
@@ -176,7 +177,8 @@ impl Report {
 
     fn footer(&mut self) {
         let wrong = self.facts.wrong;
-        let mut text = format!("# Out of bounds values : {wrong} {}\n", if wrong == 0 { "OK" } else { "FAILED" });
+        let mut text =
+            format!("# Out of bounds values : {wrong} {}\n", if wrong == 0 { "OK" } else { "FAILED" });
         match self.facts.average_busbw {
             Some(average) => text += &format!("# Avg bus bandwidth    : {average:.6} \n"),
             None => text += "# Avg bus bandwidth    : N/A (one rank: nothing crosses between ranks)\n",
@@ -187,7 +189,9 @@ impl Report {
                 Some(false) => "FAILED",
                 None => "unchecked",
             };
-            text += &format!("# Wanted bus bandwidth : {demand} (NCCL_TESTS_MIN_BW, 10% off is allowed) {verdict}\n");
+            text += &format!(
+                "# Wanted bus bandwidth : {demand} (NCCL_TESTS_MIN_BW, 10% off is allowed) {verdict}\n"
+            );
         }
         text += &self.ranks_compared();
         text += &self.memory_used();
@@ -202,7 +206,8 @@ impl Report {
             .filter_map(|(row, one)| Some((row, one, skew(one)?)))
             .max_by(|left, right| left.2.1.total_cmp(&right.2.1));
         let Some((row, one, (rank, ratio))) = worst else { return String::new() };
-        let mut text = format!("#\n# Ranks compared, where they differ most: {} bytes {}\n", row.size_bytes, row.kind);
+        let mut text =
+            format!("#\n# Ranks compared, where they differ most: {} bytes {}\n", row.size_bytes, row.kind);
         for (rank, own) in one.spread.iter().flat_map(|spread| spread.ranks.iter().enumerate()) {
             text += &format!(
                 "#  Rank {rank:2}  p50 {:9.2} us  p99 {:9.2} us  max {:9.2} us\n",
@@ -210,7 +215,8 @@ impl Report {
             );
         }
         if one.ranks_us.len() > 1 {
-            text += &format!("# Slowest rank: {rank} (its p99 is {ratio:.2} times that of the typical rank)\n");
+            text +=
+                &format!("# Slowest rank: {rank} (its p99 is {ratio:.2} times that of the typical rank)\n");
         }
         text
     }
@@ -234,8 +240,12 @@ impl Report {
 
     /// The verdict: the largest result against what one core copies on this machine, now that it is idle.
     fn compare_with_copy(&mut self) {
-        let largest = self.placements().max_by_key(|(row, _)| row.size_bytes);
-        let Some((row, one)) = largest.filter(|(row, _)| row.size_bytes > 0 && !self.settings.args.quiet) else {
+        // Out of place comes first of its size.
+        let largest = self
+            .placements()
+            .reduce(|best, next| if next.0.size_bytes > best.0.size_bytes { next } else { best });
+        let Some((row, one)) = largest.filter(|(row, _)| row.size_bytes > 0 && !self.settings.args.quiet)
+        else {
             return;
         };
         let time = if one.time_us >= 1e3 {

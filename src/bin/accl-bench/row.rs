@@ -72,7 +72,8 @@ impl Rule {
         let first = reports.first()?;
         let size = first.size_bytes;
         let out: Vec<&Measured> = reports.iter().map(|report| &report.out_of_place).collect();
-        let in_place: Option<Vec<&Measured>> = reports.iter().map(|report| report.in_place.as_ref()).collect();
+        let in_place: Option<Vec<&Measured>> =
+            reports.iter().map(|report| report.in_place.as_ref()).collect();
         Some(Row {
             size_bytes: size,
             count_elems: first.count_elems,
@@ -104,7 +105,8 @@ impl Rule {
         let iterations = measured.iter().map(|one| one.times_us.len()).min()?;
         let slowest = |at: usize| measured.iter().map(|one| one.times_us[at]).fold(0.0, f64::max);
         let times_us: Vec<f64> = (self.skip..iterations).map(slowest).collect();
-        let ranks: Option<_> = measured.iter().map(|one| Summary::of(one.times_us.get(self.skip..)?)).collect();
+        let ranks: Option<_> =
+            measured.iter().map(|one| Summary::of(one.times_us.get(self.skip..)?)).collect();
         Some(Spread { summary: Summary::of(&times_us)?, times_us, skipped: self.skip, ranks: ranks? })
     }
 }
@@ -152,8 +154,11 @@ mod tests {
 
     #[test]
     fn the_slow_rank_is_found() {
-        let reports =
-            [report(0.1, vec![99.0, 10.0, 10.0]), report(0.1, vec![99.0, 10.0, 15.0]), report(0.1, vec![99.0; 3])];
+        let reports = [
+            report(0.1, vec![99.0, 10.0, 10.0]),
+            report(0.1, vec![99.0, 10.0, 15.0]),
+            report(0.1, vec![99.0; 3]),
+        ];
         let spread = rule(2, 1).row(&reports[..2], String::new()).unwrap().out_of_place.spread.unwrap();
         assert_eq!((spread.times_us.as_slice(), spread.summary.max), (&[10.0, 15.0][..], 15.0));
         assert_eq!(spread.slowest(), Some((1, 1.5)));

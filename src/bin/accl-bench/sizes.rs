@@ -2,7 +2,8 @@
 
 /// Reads `8`, `4K`, `128M`, `1.5G`; the letters are powers of 1024, in either case.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
-    let wrong = || format!("\"{text}\" is no size; write bytes, or a number with K, M, G or T (powers of 1024)");
+    let wrong =
+        || format!("\"{text}\" is no size; write bytes, or a number with K, M, G or T (powers of 1024)");
     let (digits, unit) = match text.trim().char_indices().last() {
         Some((at, letter)) if letter.is_ascii_alphabetic() => {
             let power = "kmgt".find(letter.to_ascii_lowercase()).ok_or_else(wrong)?;
@@ -47,13 +48,18 @@ pub(crate) fn human(bytes: usize) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
     for larger in ["KiB", "MiB", "GiB", "TiB"] {
-        if value < 1024.0 {
+        // What would be shown as 1024.0 is one of the next unit.
+        if value < 1023.95 {
             break;
         }
         value /= 1024.0;
         unit = larger;
     }
-    if value.fract() == 0.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
+    if (value - value.round()).abs() < 0.05 {
+        format!("{value:.0} {unit}")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 #[cfg(test)]
@@ -91,5 +97,6 @@ mod tests {
         assert_eq!(human(64 << 20), "64 MiB");
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(0), "0 B");
+        assert_eq!(human((1 << 20) - 16), "1 MiB");
     }
 }

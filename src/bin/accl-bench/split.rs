@@ -29,7 +29,8 @@ impl FromStr for Split {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("NCCL_TESTS_SPLIT: \"{text}\" is none of AND, OR, MOD, DIV (& | % /) and a number");
+        let wrong =
+            || format!("NCCL_TESTS_SPLIT: \"{text}\" is none of AND, OR, MOD, DIV (& | % /) and a number");
         let upper = text.trim().to_ascii_uppercase();
         let makers: [(&str, fn(u64) -> Self); 8] = [
             ("AND", Self::And),

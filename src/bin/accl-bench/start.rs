@@ -191,7 +191,8 @@ pub(crate) struct Assignment {
 /// This process's part, if it is a rank process.
 pub(crate) fn assignment() -> Outcome<Option<Assignment>> {
     let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
-    let wrong = || Failure::usage(format!("{VARIABLE}={text}: that variable is between this program and itself"));
+    let wrong =
+        || Failure::usage(format!("{VARIABLE}={text}: that variable is between this program and itself"));
     let (numbers, descriptors) = text.rsplit_once(':').ok_or_else(wrong)?;
     let numbers: Vec<usize> =
         numbers.split(':').map(str::parse).collect::<Result<_, _>>().map_err(|_| wrong())?;

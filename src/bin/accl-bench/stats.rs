@@ -24,7 +24,8 @@ impl Summary {
         let avg = sorted.iter().sum::<f64>() / count;
         let stdev = (sorted.iter().map(|time| (time - avg).powi(2)).sum::<f64>() / count).sqrt();
         let middle = sorted.len() / 2;
-        let p50 = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
+        let p50 =
+            if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
         let cv_pct = if avg > 0.0 { 100.0 * stdev / avg } else { 0.0 };
         Some(Self { min, max, avg, p50, p95: tail(&sorted, 0.95), p99: tail(&sorted, 0.99), stdev, cv_pct })
     }

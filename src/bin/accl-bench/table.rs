@@ -30,10 +30,20 @@ pub(crate) fn header(settings: &Settings, hellos: &[Hello], opened: &Opened, col
     line(format!(
         "# nThread {} nGpus {} minBytes {} maxBytes {} step: {step} warmup iters: {} iters: {} agg iters: {} \
          validation: {} graph: 0",
-        args.nthreads, args.ngpus, args.minbytes, args.maxbytes, args.warmup_iters, args.iters, args.agg_iters,
+        args.nthreads,
+        args.ngpus,
+        args.minbytes,
+        args.maxbytes,
+        args.warmup_iters,
+        args.iters,
+        args.agg_iters,
         args.check
     ));
-    line(format!("# Memory: {}, stream: {}", if args.mem_alloc { "ncclMemAlloc" } else { "host" }, opened.stream));
+    line(format!(
+        "# Memory: {}, stream: {}",
+        if args.mem_alloc { "ncclMemAlloc" } else { "host" },
+        opened.stream
+    ));
     line("#".into());
     line("# Using devices".into());
     for (hello, color) in hellos.iter().zip(colors) {
@@ -43,7 +53,10 @@ pub(crate) fn header(settings: &Settings, hellos: &[Hello], opened: &Opened, col
         ));
     }
     if opened.group_ranks == 1 {
-        line("# One rank in a group: nothing crosses between ranks, so bus bandwidth is not applicable (N/A).".into());
+        line(
+            "# One rank in a group: nothing crosses between ranks, so bus bandwidth is not applicable (N/A)."
+                .into(),
+        );
     }
     line("#".into());
     text.push_str(&columns(settings));
@@ -56,12 +69,17 @@ fn columns(settings: &Settings) -> String {
     let mut text = String::new();
     let wide = 30 + if iterations { 44 } else { 0 };
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "#{:54}{:^wide$}  {:^wide$}", "", "out-of-place", "in-place");
+    let head = format!("#{:54}{:^wide$}  {:^wide$}", "", "out-of-place", "in-place");
+    let _ = writeln!(text, "{}", head.trim_end());
     let _ = write!(text, "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}", "size", "count", "type", "redop", "root");
     for _ in 0..2 {
         let _ = write!(text, "  {time:>7}  {:>6}  {:>6}  {:>6}", "algbw", "busbw", "#wrong");
         if iterations {
-            let _ = write!(text, "  {:>7}  {:>7}  {:>7}  {:>6}  {:>7}", "i_min", "i_max", "i_p99", "i_cv%", "i_p50");
+            let _ = write!(
+                text,
+                "  {:>7}  {:>7}  {:>7}  {:>6}  {:>7}",
+                "i_min", "i_max", "i_p99", "i_cv%", "i_p50"
+            );
         }
     }
     if settings.args.report_timestamps != 0 {

@@ -180,7 +180,14 @@ mod tests {
         let close = |test: Test, ranks, factor: f64| assert!((test.factor(ranks) - factor).abs() < 1e-12);
         close(Test::AllReduce, 2, 1.0);
         close(Test::AllReduce, 8, 1.75);
-        for test in [Test::AllGather, Test::ReduceScatter, Test::AlltoAll, Test::AlltoAllv, Test::Gather, Test::Scatter] {
+        for test in [
+            Test::AllGather,
+            Test::ReduceScatter,
+            Test::AlltoAll,
+            Test::AlltoAllv,
+            Test::Gather,
+            Test::Scatter,
+        ] {
             close(test, 4, 0.75);
         }
         for test in [Test::Broadcast, Test::Reduce, Test::SendRecv, Test::Hypercube] {

@@ -55,7 +55,8 @@ impl Shape<'_> {
     fn segments(&self) -> Vec<Segment> {
         let count = self.counts.param_elems;
         let at_root = self.rank as i32 == self.root;
-        let whole = |source, start_elem| vec![Segment { first_elem: 0, count_elems: count, source, start_elem }];
+        let whole =
+            |source, start_elem| vec![Segment { first_elem: 0, count_elems: count, source, start_elem }];
         let from_all = |start_elem| {
             let segment = |rank| Segment {
                 first_elem: rank * count,
@@ -179,8 +180,9 @@ impl Check<'_> {
                     tile.check(data, segment.start_elem, 0, &mut wrong);
                 }
                 Source::Reduced => {
-                    let tile = reduced
-                        .get_or_insert_with(|| Tile::new(pattern.kind, until, |index| pattern.reduced(index)));
+                    let tile = reduced.get_or_insert_with(|| {
+                        Tile::new(pattern.kind, until, |index| pattern.reduced(index))
+                    });
                     tile.check(data, segment.start_elem, tolerance, &mut wrong);
                 }
             }
@@ -224,10 +226,16 @@ impl Finding {
             lines.push(format!("rank {rank}: {} wrong elements in all in {what}", self.wrong_elems));
         }
         if self.stray_bytes > 0 {
-            lines.push(format!("rank {rank}: {} bytes written outside the buffers in {what}", self.stray_bytes));
+            lines.push(format!(
+                "rank {rank}: {} bytes written outside the buffers in {what}",
+                self.stray_bytes
+            ));
         }
         if self.changed_inputs > 0 {
-            lines.push(format!("rank {rank}: {} elements of the input changed in {what}", self.changed_inputs));
+            lines.push(format!(
+                "rank {rank}: {} elements of the input changed in {what}",
+                self.changed_inputs
+            ));
         }
         lines
     }
