@@ -36,11 +36,11 @@ impl Operation<'_> {
         let (count, kind, op, root) = (self.count_elems, self.kind as c_int, self.op, self.root);
         let (comm, stream) = (self.comm, self.stream);
         let native = self.library.has_native_alltoall();
-        // SAFETY: In all of these: both buffers live as long as the process and hold what the counts of the test
-        // say; the communicator lives until the end of the run.
         let (name, code) = match self.test {
             Test::AllReduce => {
                 let call = f.all_reduce.need()?;
+                // SAFETY: Both buffers live as long as the process and hold what the counts of the test say; the
+                // communicator lives until the end of the run.
                 ("ncclAllReduce", unsafe { call(send, recv, count, kind, op, comm, stream) })
             }
             Test::AllGather => {
@@ -166,7 +166,7 @@ impl Operation<'_> {
     fn send(&self, base: *const c_void, (first, count): Part, peer: usize) -> Outcome<()> {
         let call = self.library.functions.send.need()?;
         let start = self.at(base, first);
-        // SAFETY: As in `issue`: the part lies within the buffer.
+        // SAFETY: As in `issue`; the part lies within the buffer.
         let code = unsafe { call(start, count, self.kind as c_int, peer as c_int, self.comm, self.stream) };
         self.library.check("ncclSend", code)
     }
@@ -174,7 +174,7 @@ impl Operation<'_> {
     fn recv(&self, base: *mut c_void, (first, count): Part, peer: usize) -> Outcome<()> {
         let call = self.library.functions.recv.need()?;
         let start = self.at(base, first).cast_mut();
-        // SAFETY: As in `issue`: the part lies within the buffer.
+        // SAFETY: As in `issue`; the part lies within the buffer.
         let code = unsafe { call(start, count, self.kind as c_int, peer as c_int, self.comm, self.stream) };
         self.library.check("ncclRecv", code)
     }

@@ -41,7 +41,8 @@ pub(crate) fn detect(get: &dyn Fn(&str) -> Option<String>, parent: u32) -> Outco
         let (Some(rank_text), Some(size_text)) = (&rank, &size) else {
             // A bare RANK or SLURM_NTASKS says little; a size of mpirun's says that there are others.
             if let (None, Some(size)) = (&rank, &size) {
-                half_seen.get_or_insert(format!("{size_name}={size} but no {rank_name} ({launcher})"));
+                half_seen
+                    .get_or_insert_with(|| format!("{size_name}={size} but no {rank_name} ({launcher})"));
             }
             continue;
         };
@@ -55,22 +56,23 @@ pub(crate) fn detect(get: &dyn Fn(&str) -> Option<String>, parent: u32) -> Outco
         if size == 1 {
             return Ok(Launch::Person);
         }
-        let job = job(&get, parent);
-        let meeting = meeting(&get, size, &job)?;
+        let named = job(&get);
+        let meeting = meeting(&get, size, named.as_deref().unwrap_or(&format!("parent-{parent}")))?;
+        // An address says enough; processes of several hosts have nothing else in common.
+        let job = named.unwrap_or_else(|| "unnamed".into());
         return Ok(Launch::Joined { rank, size, meeting, job });
     }
     let several = |text: &String| !text.contains("=1 ");
     Ok(half_seen.filter(several).map_or(Launch::Person, Launch::Lonely))
 }
 
-/// A name that all copies of this job, and no others, can know.
-fn job(get: &dyn Fn(&str) -> Option<String>, parent: u32) -> String {
+/// A name that all copies of this job, and no others, can know, if the launcher gives one.
+fn job(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let slurm = || Some(format!("{}.{}", get("SLURM_JOB_ID")?, get("SLURM_STEP_ID").unwrap_or_default()));
     get("OMPI_MCA_ess_base_jobid")
         .or_else(|| get("PMIX_NAMESPACE"))
         .or_else(slurm)
         .or_else(|| get("TORCHELASTIC_RUN_ID").filter(|id| id != "none"))
-        .unwrap_or_else(|| format!("parent-{parent}"))
 }
 
 fn meeting(get: &dyn Fn(&str) -> Option<String>, size: usize, job: &str) -> Outcome<Meeting> {
@@ -145,6 +147,15 @@ mod tests {
         assert_eq!(joined(with(&agent).unwrap()).2, tcp(29501));
         let named = [&torch[..], &[("ACCL_BENCH_RENDEZVOUS", "[::1]:5")]].concat();
         assert_eq!(joined(with(&named).unwrap()).2, Meeting::Tcp { host: "::1".into(), port: 5 });
+    }
+
+    #[test]
+    fn an_address_is_enough_whoever_the_parents_are() {
+        let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")];
+        let find = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_string())
+        };
+        assert_eq!(detect(&find, 1), detect(&find, 2));
     }
 
     #[test]

@@ -78,6 +78,9 @@ fn listen(mut reader: Reader, answers: &Sender<Vec<String>>, stopped: &Sender<i3
     let code = loop {
         text.clear();
         if !matches!(reader.read_line(&mut text), Ok(bytes) if bytes > 0) {
+            if leave {
+                eprintln!("accl-bench: process {}: rank 0's side closed the connection", std::process::id());
+            }
             break Exit::Died as i32;
         }
         match serde_json::from_str(&text) {

@@ -19,6 +19,9 @@ const INTRODUCTION: Duration = Duration::from_secs(5);
 /// The longest introduction.
 const HELLO_BYTES: u64 = 4096;
 
+/// All ranks that came, in their order, and the ways to them.
+pub(crate) type Guests = (Vec<Hello>, Vec<(Reader, Writer)>);
+
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -73,7 +76,7 @@ impl Listener {
     }
 
     /// Waits until all ranks of the job are there. Strangers are turned away without a word.
-    pub(crate) fn gather(&self, ranks: usize, job: &str) -> Outcome<(Vec<Hello>, Vec<(Reader, Writer)>)> {
+    pub(crate) fn gather(&self, ranks: usize, job: &str) -> Outcome<Guests> {
         let mut places: Vec<Option<(Hello, (Reader, Writer))>> = (0..ranks).map(|_| None).collect();
         let deadline = Instant::now() + PATIENCE;
         while places.iter().any(Option::is_none) {
@@ -93,8 +96,12 @@ impl Listener {
             if Instant::now() > deadline {
                 let missing = (0..ranks).filter(|&rank| places[rank].is_none());
                 let missing: Vec<String> = missing.map(|rank| rank.to_string()).collect();
-                let text =
-                    format!("after {} s ranks {} have not come", PATIENCE.as_secs(), missing.join(", "));
+                let text = format!(
+                    "after {} s ranks {} have not come; ACCL_BENCH_RENDEZVOUS=host:port, given to all, helps where \
+                     they cannot tell that they are of one job",
+                    PATIENCE.as_secs(),
+                    missing.join(", ")
+                );
                 return Err(Failure::new(Exit::Timeout, text));
             }
         }

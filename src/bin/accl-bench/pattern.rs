@@ -89,14 +89,18 @@ impl Pattern {
         let Some(op) = self.op else { return 0 };
         match self.kind.float() {
             Some(format) => {
-                let values = inputs.map(|bits| format.decode(bits)).enumerate();
+                let mut values = inputs.map(|bits| format.decode(bits));
                 let result = match op {
-                    Operator::Sum => values.map(|(_, value)| value).sum(),
-                    Operator::Prod => values.map(|(_, value)| value).product(),
-                    Operator::Min => values.map(|(_, value)| value).fold(f64::INFINITY, f64::min),
-                    Operator::Max => values.map(|(_, value)| value).fold(f64::NEG_INFINITY, f64::max),
-                    Operator::Avg => values.map(|(_, value)| value).sum::<f64>() / self.ranks as f64,
-                    Operator::MulSum => values.map(|(rank, value)| value * Self::factor(rank) as f64).sum(),
+                    Operator::Sum => values.sum(),
+                    Operator::Prod => values.product(),
+                    Operator::Min => values.fold(f64::INFINITY, f64::min),
+                    Operator::Max => values.fold(f64::NEG_INFINITY, f64::max),
+                    Operator::Avg => values.sum::<f64>() / self.ranks as f64,
+                    Operator::MulSum => (0..self.ranks)
+                        .map(|rank| Self::factor(rank) as f64)
+                        .zip(&mut values)
+                        .map(|(f, v)| f * v)
+                        .sum(),
                 };
                 // An empty sum of floats is -0.0 in this language; nobody adds to that.
                 format.encode(if result == 0.0 { 0.0 } else { result })

@@ -32,7 +32,8 @@ impl FromStr for Split {
         let wrong =
             || format!("NCCL_TESTS_SPLIT: \"{text}\" is none of AND, OR, MOD, DIV (& | % /) and a number");
         let upper = text.trim().to_ascii_uppercase();
-        let makers: [(&str, fn(u64) -> Self); 8] = [
+        type Make = fn(u64) -> Split;
+        let makers: [(&str, Make); 8] = [
             ("AND", Self::And),
             ("OR", Self::Or),
             ("MOD", Self::Mod),

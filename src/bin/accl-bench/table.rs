@@ -121,8 +121,8 @@ fn quadruple(settings: &Settings, placement: Option<&Placement>) -> String {
         }
         return text;
     };
-    let busbw = placement.busbw.map_or(NONE.into(), |busbw| number(busbw, 6));
-    let wrong = placement.wrong.map_or(NONE.into(), |wrong| wrong.to_string());
+    let busbw = placement.busbw.map_or_else(|| NONE.into(), |busbw| number(busbw, 6));
+    let wrong = placement.wrong.map_or_else(|| NONE.into(), |wrong| wrong.to_string());
     let mut text = format!(
         "  {:>7}  {:>6}  {busbw:>6}  {wrong:>6}",
         number(placement.time_us, 7),
@@ -131,7 +131,7 @@ fn quadruple(settings: &Settings, placement: Option<&Placement>) -> String {
     if settings.per_iteration() {
         let summary = placement.spread.as_ref().map(|spread| spread.summary);
         let show = |value: fn(&crate::stats::Summary) -> f64, width| {
-            summary.as_ref().map_or(NONE.into(), |summary| number(value(summary), width))
+            summary.as_ref().map_or_else(|| NONE.into(), |summary| number(value(summary), width))
         };
         let _ = write!(
             text,
