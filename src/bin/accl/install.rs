@@ -20,14 +20,17 @@ pub(crate) fn install(prefix: &Path, from: Option<PathBuf>) -> Result<(), String
             program.parent().map(Path::to_path_buf).unwrap_or_default()
         }
     };
+    // All is read before anything is made: a failure leaves no half of an installation.
+    let [accl, nccl, pccl] = ["libaccl.so", "libnccl.so", "libpccl.so"].map(|name| read(&from.join(name)));
+    let (accl, faces) = (accl?, [("nccl", nccl?), ("pccl", pccl?)]);
     let (libraries, headers) = (prefix.join("lib"), prefix.join("include"));
     for directory in [&libraries, &headers] {
         fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     }
-    put(&libraries.join("libaccl.so"), &read(&from.join("libaccl.so"))?, 0o755)?;
-    for face in ["nccl", "pccl"] {
+    put(&libraries.join("libaccl.so"), &accl, 0o755)?;
+    for (face, content) in faces {
         let soname = format!("lib{face}.so.2");
-        put(&libraries.join(&soname), &read(&from.join(format!("lib{face}.so")))?, 0o755)?;
+        put(&libraries.join(&soname), &content, 0o755)?;
         link(&soname, &libraries.join(format!("lib{face}.so")))?;
     }
     for (name, content) in HEADERS {
