@@ -213,7 +213,7 @@ struct Queues {
 impl Queues {
     fn serve(mut self, engine: &'static Engine) {
         let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
-        let mut backoff = Backoff::new(patience);
+        let mut backoff = Backoff::new(patience, patience.spins());
         loop {
             let accepted = self.accept(engine);
             if self.poll() || accepted {
