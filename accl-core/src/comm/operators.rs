@@ -2,8 +2,8 @@
 
 use super::{Communicator, Operator, ScalarSource};
 use crate::error::{Error, Result};
+use crate::sync::prim::{AtomicI32, Ordering};
 use crate::types::{DataType, ReduceOp};
-use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The first value that is not built in.
 const FIRST: i32 = 5;

@@ -1,8 +1,8 @@
 //! Who sits where: what one process says of itself, and which ranks share a host.
 
 use crate::os::{process, random};
+use crate::sync::prim::{AtomicU64, Ordering};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a process tells its peers so that they can find out what they share with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]

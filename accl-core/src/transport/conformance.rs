@@ -174,7 +174,7 @@ fn two_threads_agree() {
                 }
             });
             for (tag, expected) in messages.iter().enumerate() {
-                let mut got = vec![0u8; expected.len()];
+                let got = vec![0u8; expected.len()];
                 let mut filled = 0;
                 loop {
                     let Some(head) = receiver.head().unwrap() else {
