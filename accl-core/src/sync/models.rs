@@ -250,8 +250,9 @@ struct Places<const DEPTH: usize> {
     data: [UnsafeCell<u64>; DEPTH],
 }
 
-/// Two ranks post `last` operations each and read each other's.
-fn on_a_board<const DEPTH: usize>(last: u64) {
+/// Two ranks post `last` operations each. Rank 0 reads what rank 1 posts; if `both`, rank 1 does so, too, as in an
+/// all-reduce. Otherwise it runs ahead as far as the rule lets it, as in a reduction to root 0.
+fn on_a_board<const DEPTH: usize>(last: u64, both: bool) {
     let board: Arc<[Places<DEPTH>; 2]> = Arc::new(std::array::from_fn(|_| Places {
         numbers: std::array::from_fn(|_| AtomicU64::new(0)),
         data: std::array::from_fn(|_| UnsafeCell::new(0)),
@@ -268,6 +269,9 @@ fn on_a_board<const DEPTH: usize>(last: u64) {
             // SAFETY: the rule says that nobody reads this place any more.
             board[rank].data[place(sequence)].with_mut(|data| unsafe { *data = sequence });
             postings.post(sequence, number(rank, sequence));
+            if !both && rank == 1 {
+                continue;
+            }
             while !postings.has_posted(peer, sequence, number) {
                 thread::yield_now();
             }
@@ -282,17 +286,19 @@ fn on_a_board<const DEPTH: usize>(last: u64) {
 }
 
 #[test]
-fn a_board_of_two_places_is_used_again_in_time() {
+fn a_board_is_used_again_in_time_by_ranks_that_wait_for_each_other() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
-    model.check(|| on_a_board::<2>(3));
+    model.check(|| on_a_board::<2>(3, true));
 }
 
 #[test]
-fn a_board_of_three_places_is_used_again_in_time() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(2);
-    model.check(|| on_a_board::<3>(4));
+fn a_board_is_used_again_in_time_by_a_rank_that_runs_ahead() {
+    for bound in [2, 3] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(bound);
+        model.check(move || if bound == 2 { on_a_board::<3>(4, false) } else { on_a_board::<2>(3, false) });
+    }
 }
 
 #[test]
