@@ -7,11 +7,11 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 use accl_core::comm::CommConfig;
+use accl_core::config::given;
 use accl_core::{Error, Result};
 
 use crate::abi::*;
 use crate::handle::required;
-use crate::settings::setting;
 
 /// `NCCL_CONFIG_UNDEF_INT`: the client did not set the field. (INT_MIN is beyond what bindgen evaluates.)
 const UNDEFINED: i32 = i32::MIN;
@@ -25,8 +25,8 @@ const SMALLEST_CONFIG_BYTES: usize = 24;
 /// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
 pub(crate) unsafe fn for_init(config: *const ncclConfig_t) -> Result<CommConfig> {
     // SAFETY: the same promise.
-    let given = unsafe { for_child(config) }?;
-    Ok(given.unwrap_or_else(|| overridden(CommConfig::default(), setting("COMM_BLOCKING").as_deref())))
+    let asked = unsafe { for_child(config) }?;
+    Ok(asked.unwrap_or_else(|| overridden(CommConfig::default(), given("COMM_BLOCKING").as_deref())))
 }
 
 /// The configuration of a communicator that is made from another: `None` means the parent's.
@@ -45,7 +45,7 @@ pub(crate) unsafe fn for_child(config: *const ncclConfig_t) -> Result<Option<Com
         // SAFETY: the same promise: a string or NULL.
         name: unsafe { string(fields.commName) },
     };
-    Ok(Some(overridden(parsed, setting("COMM_BLOCKING").as_deref())))
+    Ok(Some(overridden(parsed, given("COMM_BLOCKING").as_deref())))
 }
 
 /// The environment beats the program; a value that means nothing changes nothing.

@@ -27,7 +27,6 @@ pub mod params;
 pub mod point_to_point;
 pub mod properties;
 pub mod reduce_op;
-pub mod settings;
 pub mod slab;
 pub mod streams;
 pub mod unsupported;

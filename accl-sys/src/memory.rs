@@ -4,7 +4,6 @@ use std::ffi::c_void;
 
 use crate::abi::*;
 use crate::handle::{self, Out};
-use crate::settings::setting;
 
 face! {
     /// Memory that peers on this host can read in place.
@@ -27,7 +26,7 @@ face! {
     ) {
         // SAFETY: the header asks for a valid pointer.
         let out = unsafe { Out::new(handle, "handle") };
-        if setting("LOCAL_REGISTER").is_some_and(|value| value.trim() == "0") {
+        if accl_core::config::given("LOCAL_REGISTER").is_some_and(|value| value.trim() == "0") {
             // Turned off: success with no handle, before any other check.
             out?.set(std::ptr::null_mut());
             return Ok(());

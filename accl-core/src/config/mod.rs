@@ -42,6 +42,12 @@ pub struct Settings {
     pub debug: String,
 }
 
+/// The value that somebody has set for the setting `name` (without prefix); none if nobody has.
+pub fn given(name: &str) -> Option<String> {
+    let (value, origin) = Source::of_process().lookup(name);
+    (origin != Origin::Default).then_some(value)
+}
+
 impl Settings {
     /// Reads everything from the environment and the configuration files.
     pub fn load() -> Result<Self> {

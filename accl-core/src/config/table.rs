@@ -45,7 +45,12 @@ pub const SETTINGS: &[Setting] = &[
         "1",
         "read large buffers of other processes directly (process_vm_readv) where the kernel allows",
     ),
-    setting("DEBUG", Kind::Text, "", "how much is said on standard error: VERSION, WARN, INFO, TRACE"),
+    setting(
+        "DEBUG",
+        Kind::Text,
+        "",
+        "accepted for compatibility; this version says on standard error what WARN would say, whatever the value",
+    ),
     setting(
         "DETERMINISTIC",
         Kind::Switch,
@@ -59,6 +64,12 @@ pub const SETTINGS: &[Setting] = &[
         "up to how many bytes per rank an operation takes the one-step path (at most 16K)",
     ),
     setting("INIT_TIMEOUT", Kind::Seconds, "300", "how long a new communicator waits for its ranks to come"),
+    setting(
+        "LOCAL_REGISTER",
+        Kind::Switch,
+        "1",
+        "0: ncclCommRegister does nothing and gives out the handle NULL",
+    ),
     setting(
         "PROTO",
         Kind::Text,
