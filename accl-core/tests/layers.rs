@@ -283,9 +283,7 @@ fn without_comments_and_texts(text: &str) -> String {
         } else if raw && !bytes[..at].last().is_some_and(u8::is_ascii_alphanumeric) {
             let (open, close) = if rest[1] == b'"' { (2, "\"") } else { (3, "\"#") };
             open + text[at + open..].find(close).unwrap() + close.len()
-        } else if rest[0] == b'"' {
-            quoted(rest)
-        } else if rest[0] == b'\'' && is_character(rest) {
+        } else if rest[0] == b'"' || (rest[0] == b'\'' && is_character(rest)) {
             quoted(rest)
         } else {
             kept[at] = bytes[at];

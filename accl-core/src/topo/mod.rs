@@ -30,7 +30,7 @@ impl Place {
                 network: process::network_namespace(),
                 pid_namespace: process::pid_namespace(),
                 pid,
-                process: random::bytes::<8>().map_or(u64::from(pid), u64::from_ne_bytes),
+                process: random::bytes::<8>().map_or_else(|_| u64::from(pid), u64::from_ne_bytes),
             };
             (pid, place)
         };
