@@ -66,7 +66,7 @@ impl Producer {
         self.capacity - (self.tail - self.seen_head)
     }
 
-    /// Hands `bytes` more to the consumer. Release: pairs with [`Tail::load`].
+    /// Hands `bytes` more to the consumer. Release: pairs with `Tail::load`.
     pub fn publish(&mut self, tail: &Tail, bytes: u64) {
         self.tail += bytes;
         tail.0.store(self.tail, Ordering::Release);
@@ -100,7 +100,7 @@ impl Consumer {
         self.seen_tail != self.head
     }
 
-    /// Gives `bytes` back to the producer. Release: pairs with [`Head::load`].
+    /// Gives `bytes` back to the producer. Release: pairs with `Head::load`.
     pub fn release(&mut self, head: &Head, bytes: u64) {
         self.head += bytes;
         head.bytes.store(self.head, Ordering::Release);
