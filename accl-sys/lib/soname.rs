@@ -6,6 +6,8 @@ fn soname(file: &str, soname: &str) {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=../soname.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
+    // Threads of ours may be running when a program lets go of the library; its code must stay.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     if file == soname {
         return;
     }

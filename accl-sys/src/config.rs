@@ -7,7 +7,6 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
 use accl_core::comm::CommConfig;
-use accl_core::config::given;
 use accl_core::{Error, Result};
 
 use crate::abi::*;
@@ -25,8 +24,8 @@ const SMALLEST_CONFIG_BYTES: usize = 24;
 /// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
 pub(crate) unsafe fn for_init(config: *const ncclConfig_t) -> Result<CommConfig> {
     // SAFETY: the same promise.
-    let asked = unsafe { for_child(config) }?;
-    Ok(asked.unwrap_or_else(|| overridden(CommConfig::default(), given("COMM_BLOCKING").as_deref())))
+    let given = unsafe { for_child(config) }?;
+    Ok(given.unwrap_or_default())
 }
 
 /// The configuration of a communicator that is made from another: `None` means the parent's.
@@ -45,17 +44,7 @@ pub(crate) unsafe fn for_child(config: *const ncclConfig_t) -> Result<Option<Com
         // SAFETY: the same promise: a string or NULL.
         name: unsafe { string(fields.commName) },
     };
-    Ok(Some(overridden(parsed, given("COMM_BLOCKING").as_deref())))
-}
-
-/// The environment beats the program; a value that means nothing changes nothing.
-fn overridden(config: CommConfig, blocking: Option<&str>) -> CommConfig {
-    let blocking = match blocking.map(str::trim) {
-        Some("0") => false,
-        Some("1") => true,
-        _ => config.blocking,
-    };
-    CommConfig { blocking, ..config }
+    Ok(Some(parsed))
 }
 
 /// # Safety

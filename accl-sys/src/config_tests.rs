@@ -172,17 +172,6 @@ struct Shared(ncclConfig_t);
 unsafe impl Sync for Shared {}
 static NOTHING_SET_STATIC: Shared = Shared(NOTHING_SET);
 
-#[test]
-fn the_environment_beats_the_program() {
-    let explicit = |blocking| CommConfig { blocking, name: Some("x".to_owned()) };
-    assert!(!overridden(explicit(true), Some("0")).blocking);
-    assert!(overridden(explicit(false), Some("1")).blocking);
-    assert!(!overridden(explicit(false), Some("2")).blocking);
-    assert!(!overridden(explicit(false), Some("")).blocking);
-    assert!(overridden(explicit(true), None).blocking);
-    assert_eq!(overridden(explicit(true), Some("0")).name.as_deref(), Some("x"));
-}
-
 fn collective(size: usize, version: u32) -> ncclCollConfig_t {
     ncclCollConfig_t {
         size,

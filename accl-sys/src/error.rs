@@ -41,6 +41,7 @@ pub fn code(kind: ErrorKind) -> ncclResult_t {
 pub(crate) fn report(function: &str, error: &Error) -> ncclResult_t {
     if error.kind() != ErrorKind::InProgress {
         remember(&[function, ": ", error.text()]);
+        accl_core::telemetry::failed_call(&format!("{function}: {}", error.text()));
     }
     code(error.kind())
 }

@@ -4,12 +4,16 @@ use std::ffi::c_void;
 
 use crate::abi::*;
 use crate::handle::{self, Out};
+use accl_core::config::Settings;
+use accl_core::{Error, ErrorKind};
 
 face! {
     /// Memory that peers on this host can read in place.
     fn allocate[ncclMemAlloc, pncclMemAlloc](ptr: *mut *mut c_void, size: usize) {
         // SAFETY: the header asks for a valid pointer.
-        let out = unsafe { Out::new(ptr, "ptr") }?;
+        let out = unsafe { Out::new(ptr, "ptr") };
+        // NVIDIA's allocator hands NULL on to the driver, and clients know the driver's code.
+        let out = out.map_err(|error| Error::new(ErrorKind::Device, error.text()))?;
         // Nothing is NULL, as from a device's allocator.
         out.set(if size == 0 { std::ptr::null_mut() } else { accl_core::memory::allocate(size)?.cast() });
         Ok(())
@@ -26,7 +30,7 @@ face! {
     ) {
         // SAFETY: the header asks for a valid pointer.
         let out = unsafe { Out::new(handle, "handle") };
-        if accl_core::config::given("LOCAL_REGISTER").is_some_and(|value| value.trim() == "0") {
+        if !Settings::load()?.local_register {
             // Turned off: success with no handle, before any other check.
             out?.set(std::ptr::null_mut());
             return Ok(());

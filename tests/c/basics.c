@@ -98,7 +98,7 @@ static void memory(void) {
   WORKS(ncclMemFree(memory));
   WORKS(ncclMemFree(NULL));
   RETURNS(ncclInvalidArgument, ncclMemFree(&memory));
-  RETURNS(ncclInvalidArgument, ncclMemAlloc(NULL, 16));
+  RETURNS(ncclUnhandledCudaError, ncclMemAlloc(NULL, 16));
   memory = &memory;
   WORKS(ncclMemAlloc(&memory, 0));
   CHECK(memory == NULL);

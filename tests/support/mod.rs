@@ -5,6 +5,11 @@
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod api;
+pub mod cluster;
+pub mod oracle;
+pub mod snapshot;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, random, socket};
 use crate::topo::Place;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -85,6 +85,12 @@ impl<'a> Trusted<'a> {
             self.descriptor = extra.or_else(|| self.descriptor.take());
             self.inbox.extend(buffer);
         }
+    }
+
+    /// True if there is something to receive, or the other side is gone.
+    fn has_word(&self) -> bool {
+        !self.inbox.is_empty()
+            || socket::wait_readable(&[self.stream.as_fd()], Duration::ZERO).unwrap_or(true)
     }
 
     /// A descriptor that came with a message.
@@ -165,6 +171,14 @@ pub fn join<'a>(
 }
 
 impl Membership<'_> {
+    /// An error if the verdict has come before this rank was ready: somebody else has failed.
+    pub fn check_verdict(&self) -> Result<()> {
+        if self.connection.has_word() {
+            return Err(Error::remote("another rank could not be set up"));
+        }
+        Ok(())
+    }
+
     /// Says whether this rank has set itself up, and returns everybody's verdict.
     pub fn confirm(mut self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind(), error.text().to_string()));

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const REMEMBER: Duration = Duration::from_secs(30);
 /// How long a connection may take to prove itself.
 const STRANGER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the thread stays when it has nothing to do: splits and short-lived communicators need it again soon.
+const IDLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Connections at a time that have not proved themselves.
 const MOST_STRANGERS: usize = 256;
 
@@ -134,15 +136,24 @@ struct Client {
 #[derive(Debug)]
 struct Worker {
     service: Arc<Service>,
-    listener: UnixListener,
+    /// None once the service has retired.
+    listener: Option<UnixListener>,
     waker: Arc<OwnedFd>,
+    idle_since: Option<Instant>,
     clients: BTreeMap<Connection, Client>,
     last_connection: Connection,
 }
 
 impl Worker {
     fn new(service: Arc<Service>, listener: UnixListener, waker: Arc<OwnedFd>) -> Self {
-        Self { service, listener, waker, clients: BTreeMap::new(), last_connection: 0 }
+        Self {
+            service,
+            listener: Some(listener),
+            waker,
+            idle_since: None,
+            clients: BTreeMap::new(),
+            last_connection: 0,
+        }
     }
 
     fn serve(mut self) {
@@ -163,16 +174,23 @@ impl Worker {
         }
     }
 
-    /// Forgets what is over; true (and no longer reachable) if there is nothing left to serve.
-    fn retire(&self, now: Instant) -> bool {
+    /// Forgets what is over; true (and no longer reachable) if there has been nothing to serve for a while.
+    fn retire(&mut self, now: Instant) -> bool {
         let mut books = self.service.books.lock();
         let over = |root: &Root| root.ended_at().is_some_and(|at| now >= at + REMEMBER);
         books.roots.retain(|_, (_, root)| !over(root));
         let idle = books.roots.is_empty() && books.memory.is_empty() && self.clients.is_empty();
-        if idle {
-            books.waker = None;
+        if !idle {
+            self.idle_since = None;
+            return false;
         }
-        idle
+        if now < *self.idle_since.get_or_insert(now) + IDLE_PATIENCE {
+            return false;
+        }
+        // The name is free before anybody can start the service again.
+        self.listener = None;
+        books.waker = None;
+        true
     }
 
     /// Time limits: of gatherings, and of connections that do not prove themselves.
@@ -196,8 +214,9 @@ impl Worker {
         let timeout =
             deadline.map_or(longest, |deadline| deadline.saturating_duration_since(now).min(longest));
         let connections: Vec<_> = self.clients.keys().copied().collect();
+        let Some(listener) = &self.listener else { return (false, Vec::new()) };
         let mut polled = vec![
-            PollFd::new(&self.listener, PollFlags::IN),
+            PollFd::new(listener, PollFlags::IN),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
         for client in self.clients.values() {
@@ -220,7 +239,7 @@ impl Worker {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        while let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) {
             let strangers =
                 self.clients.values().filter(|client| !matches!(client.stage, Stage::Member { .. })).count();
             if strangers >= MOST_STRANGERS || stream.set_nonblocking(true).is_err() {

@@ -4,7 +4,7 @@ use super::share::share_memory;
 use super::{CommConfig, Communicator, Joined, group};
 use crate::algo::Facts;
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
-use crate::config::Settings;
+use crate::config::{Debug, Settings};
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
 use crate::os::cpu;
@@ -37,6 +37,7 @@ impl Communicator {
             )));
         }
         let settings = Settings::load()?;
+        crate::telemetry::set_level(settings.debug >= Debug::Version, settings.debug >= Debug::Warn);
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
         let communicator = Self::new(ranks, rank, config);
         let blocking = communicator.shared.config.blocking;
@@ -98,7 +99,8 @@ impl Communicator {
         };
         let membership = bootstrap::join(id, request, &give_up)?;
         let (peers, secret) = (membership.peers.clone(), membership.secret);
-        let prepared = self.prepare(&peers, secret, settings, &give_up);
+        let still_wanted = || self.check_abort().and_then(|()| membership.check_verdict());
+        let prepared = self.prepare(&peers, secret, settings, &still_wanted);
         let outcome = prepared.as_ref().map(|_| ()).map_err(Clone::clone);
         membership.confirm(outcome)?;
         self.take_seat(prepared?, peers, secret, settings)

@@ -7,6 +7,7 @@ use crate::engine::{Call, Job, Operator, run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Scratch;
 use crate::sync::prim::Ordering;
+use crate::topo::Place;
 use crate::types::{Collective, DataType, Rank, ReduceOp};
 
 /// What is called with the new communicator (none for a rank without a colour), before the parent says that the
@@ -69,9 +70,18 @@ impl Communicator {
             (Self::new(members.len(), rank, config), peers, secret)
         });
         let give_up = || joined.seat.check_alive();
-        let prepared =
-            child.as_ref().map(|(child, peers, secret)| child.prepare(peers, *secret, &settings, &give_up));
-        let prepared = prepared.transpose();
+        let prepare = || {
+            let prepare = |(child, peers, secret): &(Self, Vec<PeerRecord>, _)| {
+                child.prepare(peers, *secret, &settings, &give_up)
+            };
+            child.as_ref().map(prepare).transpose()
+        };
+        // First those whose process makes the memory, so that nobody waits for memory that never comes.
+        let here = Place::here();
+        let leads = child.as_ref().is_some_and(|(_, peers, _)| peers[0].place.shares_process(&here));
+        let early = if leads { Some(prepare()) } else { None };
+        self.verdict(early.as_ref().and_then(|prepared| prepared.as_ref().err()))?;
+        let prepared = early.unwrap_or_else(prepare);
         self.verdict(prepared.as_ref().err())?;
         let Some((child, peers, secret)) = child else { return Ok(None) };
         child.take_seat(prepared?.flatten(), peers, secret, &settings)?;

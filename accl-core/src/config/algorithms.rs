@@ -81,6 +81,29 @@ impl AlgorithmRule {
     }
 }
 
+/// Refuses a `PROTO` setting that NCCL would refuse. The same grammar; one protocol serves all names here.
+pub(super) fn check_protocols(text: &str) -> Result<()> {
+    for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
+        let list = match part.split_once(':') {
+            None => part,
+            Some((operation, list)) => {
+                operation_of(operation.trim())?;
+                list
+            }
+        };
+        let names =
+            list.trim().trim_start_matches('^').split(',').map(|name| name.trim().to_ascii_lowercase());
+        for name in names.filter(|name| !name.is_empty()) {
+            if !["simple", "ll", "ll128"].contains(&name.as_str()) {
+                return Err(Error::argument(format!(
+                    "unknown protocol {name:?}; there are Simple, LL, LL128"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn operation_of(name: &str) -> Result<Collective> {
     let lower = name.to_ascii_lowercase();
     [
@@ -123,6 +146,16 @@ mod tests {
     fn wrong_tokens_are_refused() {
         for text in ["rin", "alreduce:ring", "ring,,x", "^:ring"] {
             assert!(AlgorithmRules::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn protocols_are_checked() {
+        for text in ["", "Simple", "^LL", "LL,LL128;allreduce:simple"] {
+            assert!(check_protocols(text).is_ok(), "{text}");
+        }
+        for text in ["SimpleX", "foo:LL", "allreduce:LL256"] {
+            assert!(check_protocols(text).is_err(), "{text}");
         }
     }
 

@@ -38,14 +38,21 @@ pub struct Settings {
     pub segment_bytes: usize,
     /// `COMM_BLOCKING`: overrides a communicator's own choice.
     pub comm_blocking: Option<bool>,
+    /// `LOCAL_REGISTER`: false makes registration do nothing.
+    pub local_register: bool,
     /// `DEBUG`: how much is said on standard error.
-    pub debug: String,
+    pub debug: Debug,
 }
 
-/// The value that somebody has set for the setting `name` (without prefix); none if nobody has.
-pub fn given(name: &str) -> Option<String> {
-    let (value, origin) = Source::of_process().lookup(name);
-    (origin != Origin::Default).then_some(value)
+/// How much is said on standard error besides warnings about waits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Debug {
+    /// Nothing.
+    Silent,
+    /// The version, once.
+    Version,
+    /// The text of each failed call, too.
+    Warn,
 }
 
 impl Settings {
@@ -56,6 +63,8 @@ impl Settings {
 
     /// Reads everything from `source`; a value that cannot be understood is refused with its name and origin.
     pub fn from_source(source: &Source) -> Result<Self> {
+        algorithms::check_protocols(&source.text("PROTO"))
+            .map_err(|error| source.explain("PROTO", &error))?;
         Ok(Self {
             algorithms: AlgorithmRules::parse(&source.text("ALGO"))
                 .map_err(|error| source.explain("ALGO", &error))?,
@@ -68,8 +77,18 @@ impl Settings {
             exchange_bytes: source.bytes("EXCHANGE_BYTES")?,
             segment_bytes: source.bytes("SEGMENT_BYTES")?.max(64),
             comm_blocking: source.optional_switch("COMM_BLOCKING")?,
-            debug: source.text("DEBUG"),
+            local_register: source.switch("LOCAL_REGISTER")?,
+            debug: debug_of(&source.text("DEBUG")),
         })
+    }
+}
+
+/// NCCL knows more levels, and takes what it does not know for none.
+fn debug_of(level: &str) -> Debug {
+    match level.to_ascii_uppercase().as_str() {
+        "VERSION" => Debug::Version,
+        "WARN" | "INFO" | "ABORT" | "TRACE" | "ATTN" => Debug::Warn,
+        _ => Debug::Silent,
     }
 }
 

@@ -49,7 +49,7 @@ pub const SETTINGS: &[Setting] = &[
         "DEBUG",
         Kind::Text,
         "",
-        "accepted for compatibility; this version says on standard error what WARN would say, whatever the value",
+        "VERSION: the version once; WARN, INFO, TRACE: also the text of each failed call; on standard error",
     ),
     setting(
         "DETERMINISTIC",
@@ -68,7 +68,7 @@ pub const SETTINGS: &[Setting] = &[
         "LOCAL_REGISTER",
         Kind::Switch,
         "1",
-        "0: ncclCommRegister does nothing and gives out the handle NULL",
+        "0: ncclCommRegister succeeds with a NULL handle and registers nothing",
     ),
     setting(
         "PROTO",

@@ -9,6 +9,7 @@ use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
 use crate::error::Result;
 use crate::os::futex;
+use crate::sync::prim::Ordering;
 use crate::sync::wait::{Backoff, Pause};
 use crate::types::Rank;
 use parking_lot::MutexGuard;
@@ -151,16 +152,22 @@ pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
     for (seat, _) in jobs {
         seat.wait_queued();
     }
-    if let [(seat, job)] = jobs {
-        return drive(&mut [Running::new(seat, *job)]);
+    let outcome = if let [(seat, job)] = jobs {
+        drive(&mut [Running::new(seat, *job)])
+    } else {
+        let mut running: Vec<_> = jobs.iter().map(|(seat, job)| Running::new(seat, *job)).collect();
+        drive(&mut running)
+    };
+    if jobs.iter().any(|(seat, _)| seat.has_queued()) {
+        super::stream::wake();
     }
-    let mut running: Vec<_> = jobs.iter().map(|(seat, job)| Running::new(seat, *job)).collect();
-    drive(&mut running)
+    outcome
 }
 
 fn drive(running: &mut [Running<'_>]) -> Result<()> {
     let Some(first) = running.first() else { return Ok(()) };
-    let mut backoff = Backoff::new(first.seat.limits.patience);
+    let seat = first.seat;
+    let mut backoff = Backoff::new(seat.limits.patience, seat.spins.load(Ordering::Relaxed));
     while running.iter().any(|one| one.outcome.is_none()) {
         if poll_all(running) {
             backoff.reset();
@@ -168,6 +175,7 @@ fn drive(running: &mut [Running<'_>]) -> Result<()> {
             sleep(running);
         }
     }
+    seat.spins.store(backoff.spins(), Ordering::Relaxed);
     running.iter_mut().try_for_each(|one| one.outcome.take().unwrap_or(Ok(())))
 }
 

@@ -3,7 +3,7 @@
 use super::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::os::process::Watch;
-use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::prim::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::wait::Patience;
 use crate::transport::shm::{Arena, RankState};
 use crate::types::Rank;
@@ -40,6 +40,8 @@ pub struct Seat {
     pub(crate) arena: Option<Arc<Arena>>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) limits: Limits,
+    /// How long waits spin, as the last one has learned.
+    pub(crate) spins: AtomicU32,
     aborted: AtomicBool,
     error: OnceLock<Error>,
     /// Launches on host streams that are not done.
@@ -61,6 +63,7 @@ impl Seat {
             endpoint: Mutex::new(endpoint),
             arena,
             peers,
+            spins: AtomicU32::new(limits.patience.spins()),
             limits,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
@@ -142,6 +145,11 @@ impl Seat {
             let _guard = self.drained.0.lock();
             self.drained.1.notify_all();
         }
+    }
+
+    /// True if launches on host streams wait for this rank's endpoint.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.queued.load(Ordering::Acquire) > 0
     }
 
     /// Waits until all launches on host streams that involve this rank are done.

@@ -138,8 +138,12 @@ impl RunningPart {
     /// Polls, and says whether something moved and how it ended, if it did.
     fn poll(&mut self) -> (bool, Option<Result<()>>) {
         let seat = &self.part.seat;
+        // A thread that calls without a stream may be in the middle of an operation of this rank. Others' streams
+        // must not wait for it; it wakes us when it is done.
+        let Some(mut endpoint) = seat.endpoint.try_lock() else { return (false, None) };
         let ready = seat.check_abort();
-        let result = ready.and_then(|()| self.work.poll(&self.part.job(), &mut seat.endpoint.lock()));
+        let result = ready.and_then(|()| self.work.poll(&self.part.job(), &mut endpoint));
+        drop(endpoint);
         let outcome = match result {
             Ok(Poll::Blocked) => return (false, None),
             Ok(Poll::Advanced) => None,
@@ -152,7 +156,9 @@ impl RunningPart {
 
     fn examine(&mut self) -> Option<Result<()>> {
         let seat = &self.part.seat;
-        let found = self.stall.examine(seat, &mut seat.endpoint.lock(), &self.work);
+        let mut endpoint = seat.endpoint.try_lock()?;
+        let found = self.stall.examine(seat, &mut endpoint, &self.work);
+        drop(endpoint);
         found.err().map(|error| Err(seat.fail(error)))
     }
 }
@@ -207,7 +213,7 @@ struct Queues {
 impl Queues {
     fn serve(mut self, engine: &'static Engine) {
         let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
-        let mut backoff = Backoff::new(patience);
+        let mut backoff = Backoff::new(patience, patience.spins());
         loop {
             let accepted = self.accept(engine);
             if self.poll() || accepted {
