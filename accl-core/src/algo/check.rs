@@ -253,8 +253,8 @@ impl World {
 
     fn reduce(&mut self, rank: Rank, operands: std::ops::Range<usize>, to: &Span) {
         let mut sum: Option<Vec<Value>> = None;
-        for operand in self.machines[rank].plan.operands[operands].to_vec() {
-            let values = match operand {
+        for index in operands {
+            let values = match self.machines[rank].plan.operands[index] {
                 Operand::Local(span) => self.machines[rank].read(&span),
                 Operand::Peer(from, buffer) => {
                     let message = self.receive(rank, from);

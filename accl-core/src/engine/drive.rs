@@ -176,7 +176,7 @@ fn drive(running: &mut [Running<'_>]) -> Result<()> {
         }
     }
     seat.spins.store(backoff.spins(), Ordering::Relaxed);
-    running.iter_mut().map(|one| one.outcome.take().unwrap_or(Ok(()))).collect()
+    running.iter_mut().try_for_each(|one| one.outcome.take().unwrap_or(Ok(())))
 }
 
 fn poll_all(running: &mut [Running<'_>]) -> bool {

@@ -105,11 +105,11 @@ impl Seat {
 
     /// This rank will make no more calls; what it has sent is there for its peers.
     pub fn leave(&self) {
-        if let Some(arena) = &self.arena {
-            if arena.block(self.rank).state() == RankState::Present {
-                arena.block(self.rank).set_state(RankState::Left);
-                self.ring_peers(arena);
-            }
+        if let Some(arena) = &self.arena
+            && arena.block(self.rank).state() == RankState::Present
+        {
+            arena.block(self.rank).set_state(RankState::Left);
+            self.ring_peers(arena);
         }
     }
 
