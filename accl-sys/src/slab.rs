@@ -12,8 +12,8 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use accl_core::sync::prim::{AtomicU64, Ordering};
 use accl_core::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 

@@ -40,11 +40,20 @@ struct Message {
 /// Memory that a queued message reads.
 #[derive(Debug)]
 struct Lent {
-    places: Vec<Place>,
+    first: Place,
+    count: usize,
     to: Rank,
     id: usize,
     /// The receiver's own clock when it had consumed the message.
     consumed_at: Option<u64>,
+}
+
+impl Lent {
+    /// True if `count` elements from `first` on are partly those that were lent.
+    fn overlaps(&self, first: Place, count: usize) -> bool {
+        let (mine, theirs) = (self.first.index, first.index);
+        self.first.partial == first.partial && mine < theirs + count && theirs < mine + self.count
+    }
 }
 
 struct Machine {
@@ -146,15 +155,16 @@ impl Machine {
 
     fn write(&mut self, span: &Span, values: &[Value]) {
         assert_eq!(span.count_elems, values.len(), "a message of another length");
-        for (place, value) in self.places(span).into_iter().zip(values) {
-            for lent in self.lent.iter().filter(|lent| lent.places.contains(&place)) {
-                let known = lent.consumed_at.is_some_and(|at| at <= self.clock[lent.to]);
-                assert!(
-                    known,
-                    "rank {} writes {span:?}, which rank {} may be reading",
-                    self.request.rank, lent.to
-                );
+        // What is known to have been consumed may be written from now on.
+        let clock = &self.clock;
+        self.lent.retain(|lent| lent.consumed_at.is_none_or(|at| at > clock[lent.to]));
+        let places = self.places(span);
+        if let Some(first) = places.first() {
+            for lent in self.lent.iter().filter(|lent| lent.overlaps(*first, places.len())) {
+                panic!("rank {} writes {span:?}, which rank {} may be reading", self.request.rank, lent.to);
             }
+        }
+        for (place, value) in places.into_iter().zip(values) {
             let cell =
                 if place.partial { &mut self.partial[place.index] } else { &mut self.memory[place.index] };
             *cell = Some(*value);
@@ -175,7 +185,8 @@ impl World {
         self.messages += 1;
         let message =
             Message { values: machine.read(span), buffer: span.buffer, clock: machine.clock.clone(), id };
-        machine.lent.push(Lent { places: machine.places(span), to, id, consumed_at: None });
+        let (first, count) = (machine.place(span.buffer, span.start_elems), span.count_elems);
+        machine.lent.push(Lent { first, count, to, id, consumed_at: None });
         self.link(rank, to).push_back(message);
     }
 
@@ -242,8 +253,8 @@ impl World {
 
     fn reduce(&mut self, rank: Rank, operands: std::ops::Range<usize>, to: &Span) {
         let mut sum: Option<Vec<Value>> = None;
-        for operand in self.machines[rank].plan.operands[operands].to_vec() {
-            let values = match operand {
+        for index in operands {
+            let values = match self.machines[rank].plan.operands[index] {
                 Operand::Local(span) => self.machines[rank].read(&span),
                 Operand::Peer(from, buffer) => {
                     let message = self.receive(rank, from);
@@ -429,7 +440,7 @@ fn a_write_under_a_reader_is_found() {
         align_elems: 1,
     };
     let mut machine = Machine::new(request, Algorithm::Direct, true);
-    let places = machine.places(&Span::input(0..1));
-    machine.lent.push(Lent { places, to: 1, id: 0, consumed_at: Some(1) });
+    let first = machine.place(Buffer::Input, 0);
+    machine.lent.push(Lent { first, count: 1, to: 1, id: 0, consumed_at: Some(1) });
     machine.write(&Span::output(0..1), &[Value { ranks: 3, index: 0 }]);
 }

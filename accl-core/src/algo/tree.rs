@@ -42,7 +42,7 @@ impl Node {
 
     /// The place in the second tree, whose leaves are the inner nodes of the first.
     fn second(rank: Rank, ranks: usize) -> Self {
-        if ranks % 2 == 0 {
+        if ranks.is_multiple_of(2) {
             let mirror = |rank: Rank| ranks - 1 - rank;
             Self::in_order(mirror(rank), ranks).renamed(mirror)
         } else {

@@ -23,8 +23,8 @@ const CHECKSUM_AT: usize = 120;
 pub struct UniqueId(pub [u8; 128]);
 
 /// What a unique id says.
-#[derive(Clone, Debug)]
-pub(super) struct Invitation {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Invitation {
     pub(super) secret: Secret,
     pub(super) kernel: u64,
     pub(super) creator: u32,
@@ -53,25 +53,30 @@ impl UniqueId {
         })
     }
 
-    fn encode(invitation: &Invitation) -> Result<Self> {
+    pub(crate) fn encode(invitation: &Invitation) -> Result<Self> {
         let name = invitation.service.as_bytes();
         if name.len() > NAME_MOST {
             return Err(Error::internal("the name of the local service is too long"));
         }
         let mut bytes = [0u8; 128];
-        bytes[..8].copy_from_slice(MAGIC);
         bytes[8..24].copy_from_slice(&invitation.secret.0);
         bytes[24..32].copy_from_slice(&invitation.kernel.to_le_bytes());
         bytes[32..36].copy_from_slice(&invitation.creator.to_le_bytes());
         bytes[36] = name.len() as u8;
         bytes[NAME_AT..NAME_AT + name.len()].copy_from_slice(name);
-        let sum = auth::checksum(&bytes[..CHECKSUM_AT]);
-        bytes[CHECKSUM_AT..].copy_from_slice(&sum);
-        Ok(Self(bytes))
+        Ok(Self(bytes).repaired())
+    }
+
+    /// The same with the magic and the checksum that belong to it.
+    pub(crate) fn repaired(mut self) -> Self {
+        self.0[..8].copy_from_slice(MAGIC);
+        let sum = auth::checksum(&self.0[..CHECKSUM_AT]);
+        self.0[CHECKSUM_AT..].copy_from_slice(&sum);
+        self
     }
 
     /// Reads what the id says; damage is refused here.
-    pub(super) fn decode(&self) -> Result<Invitation> {
+    pub(crate) fn decode(&self) -> Result<Invitation> {
         let bytes = &self.0;
         let name_bytes = usize::from(bytes[36]);
         let sound = &bytes[..8] == MAGIC

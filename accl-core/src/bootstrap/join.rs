@@ -82,7 +82,7 @@ impl<'a> Trusted<'a> {
             };
             let mut buffer = vec![0; missing.max(1)];
             let extra = socket::receive_exact(&self.stream, &mut buffer, deadline, self.give_up)?;
-            self.descriptor = extra.or(self.descriptor.take());
+            self.descriptor = extra.or_else(|| self.descriptor.take());
             self.inbox.extend(buffer);
         }
     }

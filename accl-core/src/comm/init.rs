@@ -9,12 +9,12 @@ use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
 use crate::os::cpu;
 use crate::os::process::Watch;
+use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
 use crate::topo::{Place, probe_word};
 use crate::transport::shm::{Arena, BOARD_BYTES, RankState, Reach, can_read};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Communicator {
     /// Joins the ranks that hold the same ids (the first one counts; more are for hosts without number).

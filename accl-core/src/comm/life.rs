@@ -2,7 +2,7 @@
 
 use super::{Communicator, group};
 use crate::error::{Error, ErrorKind, Result};
-use std::sync::atomic::Ordering;
+use crate::sync::prim::Ordering;
 use std::time::Duration;
 
 /// How long an abort waits for background work to notice it.

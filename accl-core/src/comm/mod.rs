@@ -19,9 +19,9 @@ use crate::bootstrap::{PeerRecord, Secret};
 use crate::engine::Seat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
+use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use operators::Operators;
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How a communicator is to behave.

@@ -2,8 +2,8 @@
 
 use super::{Communicator, Operator, ScalarSource};
 use crate::error::{Error, Result};
+use crate::sync::prim::{AtomicI32, Ordering};
 use crate::types::{DataType, ReduceOp};
-use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The first value that is not built in.
 const FIRST: i32 = 5;
@@ -61,10 +61,10 @@ impl Communicator {
     /// Makes a pre-multiplied sum for one element type; the value is good for this communicator only.
     pub fn create_pre_mul_sum(&self, dtype: DataType, scalar: ScalarSource) -> Result<i32> {
         self.check_ready()?;
-        if let ScalarSource::InMemory(place) = scalar {
-            if place.is_null() {
-                return Err(Error::argument("the scalar of a pre-multiplied sum is at NULL"));
-            }
+        if let ScalarSource::InMemory(place) = scalar
+            && place.is_null()
+        {
+            return Err(Error::argument("the scalar of a pre-multiplied sum is at NULL"));
         }
         self.shared.operators.lock().insert((dtype, scalar))
     }

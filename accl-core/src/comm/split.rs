@@ -6,9 +6,9 @@ use crate::config::Settings;
 use crate::engine::{Call, Job, Operator, run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Scratch;
+use crate::sync::prim::Ordering;
 use crate::topo::Place;
 use crate::types::{Collective, DataType, Rank, ReduceOp};
-use std::sync::atomic::Ordering;
 
 /// What is called with the new communicator (none for a rank without a colour), before the parent says that the
 /// split is over.

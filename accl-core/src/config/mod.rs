@@ -1,7 +1,7 @@
 //! Settings: one table gives name, default and documentation of each; one place reads them.
 //!
 //! A setting `X` is looked up as `ACCL_X`, then `PCCL_X`, then `NCCL_X`; for each, the environment beats the
-//! configuration file ([`source`]). Settings are read anew whenever a communicator is created, so that programs
+//! configuration file ([`Source`]). Settings are read anew whenever a communicator is created, so that programs
 //! which change their environment between two communicators (and say so in `NCCL_NO_CACHE`) get what they mean.
 
 mod algorithms;

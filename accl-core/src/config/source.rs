@@ -35,10 +35,10 @@ impl Source {
             source.add_file(&path);
         }
         for (name, value) in std::env::vars_os() {
-            if let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) {
-                if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-                    source.values.insert(name.clone(), (value, Origin::Environment(name)));
-                }
+            if let (Ok(name), Ok(value)) = (name.into_string(), value.into_string())
+                && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            {
+                source.values.insert(name.clone(), (value, Origin::Environment(name)));
             }
         }
         source

@@ -9,6 +9,7 @@ use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
 use crate::error::Result;
 use crate::os::futex;
+use crate::sync::prim::Ordering;
 use crate::sync::wait::{Backoff, Pause};
 use crate::types::Rank;
 use parking_lot::MutexGuard;
@@ -165,7 +166,8 @@ pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
 
 fn drive(running: &mut [Running<'_>]) -> Result<()> {
     let Some(first) = running.first() else { return Ok(()) };
-    let mut backoff = Backoff::new(first.seat.limits.patience);
+    let seat = first.seat;
+    let mut backoff = Backoff::new(seat.limits.patience, seat.spins.load(Ordering::Relaxed));
     while running.iter().any(|one| one.outcome.is_none()) {
         if poll_all(running) {
             backoff.reset();
@@ -173,7 +175,8 @@ fn drive(running: &mut [Running<'_>]) -> Result<()> {
             sleep(running);
         }
     }
-    running.iter_mut().map(|one| one.outcome.take().unwrap_or(Ok(()))).collect()
+    seat.spins.store(backoff.spins(), Ordering::Relaxed);
+    running.iter_mut().try_for_each(|one| one.outcome.take().unwrap_or(Ok(())))
 }
 
 fn poll_all(running: &mut [Running<'_>]) -> bool {

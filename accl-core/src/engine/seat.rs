@@ -3,7 +3,7 @@
 use super::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::os::process::Watch;
-use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::prim::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::wait::Patience;
 use crate::transport::shm::{Arena, RankState};
 use crate::types::Rank;
@@ -40,6 +40,8 @@ pub struct Seat {
     pub(crate) arena: Option<Arc<Arena>>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) limits: Limits,
+    /// How long waits spin, as the last one has learned.
+    pub(crate) spins: AtomicU32,
     aborted: AtomicBool,
     error: OnceLock<Error>,
     /// Launches on host streams that are not done.
@@ -61,6 +63,7 @@ impl Seat {
             endpoint: Mutex::new(endpoint),
             arena,
             peers,
+            spins: AtomicU32::new(limits.patience.spins()),
             limits,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
@@ -102,11 +105,11 @@ impl Seat {
 
     /// This rank will make no more calls; what it has sent is there for its peers.
     pub fn leave(&self) {
-        if let Some(arena) = &self.arena {
-            if arena.block(self.rank).state() == RankState::Present {
-                arena.block(self.rank).set_state(RankState::Left);
-                self.ring_peers(arena);
-            }
+        if let Some(arena) = &self.arena
+            && arena.block(self.rank).state() == RankState::Present
+        {
+            arena.block(self.rank).set_state(RankState::Left);
+            self.ring_peers(arena);
         }
     }
 

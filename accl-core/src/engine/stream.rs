@@ -12,10 +12,10 @@ use super::watch::{LOOK_AROUND, Stall};
 use crate::error::{Error, Result};
 use crate::os::{cpu, futex, process};
 use crate::sync::bell::Bell;
+use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::wait::{Backoff, Patience, Pause};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A queue of launches, as a user sees it.
@@ -213,7 +213,7 @@ struct Queues {
 impl Queues {
     fn serve(mut self, engine: &'static Engine) {
         let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
-        let mut backoff = Backoff::new(patience);
+        let mut backoff = Backoff::new(patience, patience.spins());
         loop {
             let accepted = self.accept(engine);
             if self.poll() || accepted {

@@ -66,7 +66,7 @@ impl Producer {
         self.capacity - (self.tail - self.seen_head)
     }
 
-    /// Hands `bytes` more to the consumer. Release: pairs with [`Tail::load`].
+    /// Hands `bytes` more to the consumer. Release: pairs with `Tail::load`.
     pub fn publish(&mut self, tail: &Tail, bytes: u64) {
         self.tail += bytes;
         tail.0.store(self.tail, Ordering::Release);
@@ -100,7 +100,7 @@ impl Consumer {
         self.seen_tail != self.head
     }
 
-    /// Gives `bytes` back to the producer. Release: pairs with [`Head::load`].
+    /// Gives `bytes` back to the producer. Release: pairs with `Head::load`.
     pub fn release(&mut self, head: &Head, bytes: u64) {
         self.head += bytes;
         head.bytes.store(self.head, Ordering::Release);
@@ -122,5 +122,74 @@ impl Consumer {
 impl Default for Consumer {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Publish(u64),
+        Release(u64),
+        FinishMessage,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1u64..9).prop_map(Step::Publish),
+            (1u64..9).prop_map(Step::Release),
+            Just(Step::FinishMessage)
+        ]
+    }
+
+    proptest! {
+        /// A ring of numbered places against a queue: what comes out is what went in, and no place is handed
+        /// out while it is in use.
+        #[test]
+        fn a_ring_is_a_queue(capacity in 1u64..9, steps in prop::collection::vec(step(), 0..200)) {
+            let (tail, head) = (Tail::default(), Head::default());
+            let (mut producer, mut consumer) = (Producer::new(capacity), Consumer::new());
+            let mut places = vec![None; capacity as usize];
+            let mut model = VecDeque::new();
+            let (mut next, mut finished) = (0u64, 0u64);
+            for step in steps {
+                let used = model.len() as u64;
+                match step {
+                    Step::Publish(wanted) => {
+                        let free = producer.free(&head, wanted);
+                        // It may know of less than there is, but not if that is too little.
+                        prop_assert!(free <= capacity - used);
+                        prop_assert!(free >= wanted.min(capacity - used));
+                        for offset in 0..wanted.min(free) {
+                            let place = &mut places[((producer.position() + offset) % capacity) as usize];
+                            prop_assert_eq!(place.replace(next), None, "a place in use");
+                            model.push_back(next);
+                            next += 1;
+                        }
+                        producer.publish(&tail, wanted.min(free));
+                    }
+                    Step::Release(wanted) => {
+                        let mut released = 0;
+                        while released < wanted && consumer.has_data(&tail) {
+                            let place = &mut places[(consumer.position() % capacity) as usize];
+                            prop_assert_eq!(place.take(), model.pop_front());
+                            consumer.release(&head, 1);
+                            released += 1;
+                        }
+                        prop_assert_eq!(released, wanted.min(used));
+                    }
+                    Step::FinishMessage => {
+                        consumer.finish_message(&head);
+                        finished += 1;
+                    }
+                }
+                prop_assert_eq!(head.messages(), finished);
+                prop_assert_eq!(consumer.messages(), finished);
+            }
+        }
     }
 }

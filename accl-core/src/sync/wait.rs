@@ -15,7 +15,8 @@ pub enum Pause {
 /// How long to spin and to give way before sleeping.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    spins: u32,
+    least_spins: u32,
+    most_spins: u32,
     yields: u32,
 }
 
@@ -23,40 +24,90 @@ impl Patience {
     /// For `waiters` ranks that share `cores`: where every rank has a core of its own, an answer is a few
     /// hundred nanoseconds away and spinning is right; elsewhere the peer needs the core that we hold.
     pub fn for_ranks(waiters: usize, cores: usize) -> Self {
-        if waiters <= cores { Self { spins: 4_000, yields: 20 } } else { Self { spins: 40, yields: 200 } }
+        if waiters <= cores {
+            Self { least_spins: 50, most_spins: 4_000, yields: 20 }
+        } else {
+            Self { least_spins: 40, most_spins: 40, yields: 200 }
+        }
+    }
+
+    /// How long to spin when nothing has been learned yet.
+    pub fn spins(&self) -> u32 {
+        self.most_spins
     }
 }
 
-/// The state of one wait.
+/// The state of one wait, and what has been learned from earlier ones: a core of one's own may be shared with
+/// another program, and then spinning keeps the peer from running. Answers that come while spinning say that it
+/// pays, answers that come only after giving way say that it does not.
 #[derive(Debug)]
 pub struct Backoff {
     patience: Patience,
+    spins: u32,
     looks: u32,
 }
 
 impl Backoff {
-    /// A wait that begins now.
-    pub fn new(patience: Patience) -> Self {
-        Self { patience, looks: 0 }
+    /// A wait that begins now; `spins` is what the one before has learned.
+    pub fn new(patience: Patience, spins: u32) -> Self {
+        Self { patience, spins, looks: 0 }
     }
 
-    /// Something moved: start over.
+    /// Something moved: learns from the wait, and starts over.
     pub fn reset(&mut self) {
-        self.looks = 0;
+        if self.looks > 0 {
+            let spun = self.looks <= self.spins;
+            let spins = if spun { self.spins * 2 } else { self.spins / 2 };
+            self.spins = spins.clamp(self.patience.least_spins, self.patience.most_spins);
+            self.looks = 0;
+        }
+    }
+
+    /// How long to spin the next time.
+    pub fn spins(&self) -> u32 {
+        self.spins
     }
 
     /// Nothing moved: spins or gives way once, or says that it is time to sleep.
     pub fn pause(&mut self) -> Pause {
-        let Patience { spins, yields } = self.patience;
-        if self.looks >= spins + yields {
+        if self.looks >= self.spins + self.patience.yields {
             return Pause::Sleep;
         }
-        if self.looks < spins {
+        if self.looks < self.spins {
             spin_hint();
         } else {
             cpu::yield_now();
         }
         self.looks += 1;
         Pause::Look
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn wait(backoff: &mut Backoff, looks: u32) {
+        for _ in 0..looks {
+            let _ = backoff.pause();
+        }
+        backoff.reset();
+    }
+
+    #[test]
+    fn spinning_that_does_not_pay_becomes_short_and_recovers() {
+        let patience = Patience::for_ranks(2, 2);
+        let mut backoff = Backoff::new(patience, patience.spins());
+        assert_eq!(backoff.spins(), 4000);
+        for _ in 0..10 {
+            wait(&mut backoff, 5000);
+        }
+        assert_eq!(backoff.spins(), 50);
+        wait(&mut backoff, 0);
+        assert_eq!(backoff.spins(), 50);
+        for _ in 0..10 {
+            wait(&mut backoff, 3);
+        }
+        assert_eq!(backoff.spins(), 4000);
     }
 }

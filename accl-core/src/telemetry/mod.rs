@@ -1,7 +1,7 @@
 //! What the library says on its own: warnings on standard error, nothing on standard output.
 
+use crate::sync::prim::{AtomicBool, Ordering};
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 static FAILURES_SHOWN: AtomicBool = AtomicBool::new(false);
 

@@ -1,8 +1,8 @@
 //! Who sits where: what one process says of itself, and which ranks share a host.
 
 use crate::os::{process, random};
+use crate::sync::prim::{AtomicU64, Ordering};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a process tells its peers so that they can find out what they share with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
@@ -30,7 +30,7 @@ impl Place {
                 network: process::network_namespace(),
                 pid_namespace: process::pid_namespace(),
                 pid,
-                process: random::bytes::<8>().map_or(u64::from(pid), u64::from_ne_bytes),
+                process: random::bytes::<8>().map_or_else(|_| u64::from(pid), u64::from_ne_bytes),
             };
             (pid, place)
         };

@@ -9,8 +9,7 @@
 //! 32: up to 32 bytes of data; longer data lies in the rank's data area for that operation
 //! ```
 //! The sequence number of a head says which operation it describes, so peers know that it is complete when they
-//! see the number they expect. A rank may post operation s only when all peers have posted s − D + 1: then they
-//! are done with operation s − D, whose place s takes.
+//! see the number they expect; when a place may be used again is the rule of [`crate::sync::postings`].
 //!
 //! The board is what makes calls comparable: ranks that disagree see it before any data moves.
 //!
@@ -21,6 +20,7 @@
 
 use super::shm::{Arena, BOARD_BYTES, BOARD_DEPTH, BOARD_INLINE_BYTES};
 use crate::device::{Device, UserPointer};
+use crate::sync::postings::Postings;
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::types::{Rank, Scalar};
 use std::sync::Arc;
@@ -50,21 +50,20 @@ pub struct Board {
     arena: Arc<Arena>,
     rank: Rank,
     ranks: usize,
-    /// The latest operation that each peer is known to have posted.
-    seen: Vec<u64>,
+    postings: Postings,
 }
 
 impl Board {
     /// The view of `rank`.
     pub fn new(arena: Arc<Arena>, rank: Rank) -> Self {
         let ranks = arena.geometry().ranks();
-        Self { arena, rank, ranks, seen: vec![0; ranks] }
+        Self { arena, rank, ranks, postings: Postings::new(rank, ranks, BOARD_DEPTH) }
     }
 
     /// True if the place of operation `sequence` is free.
     pub fn can_post(&mut self, sequence: u64) -> bool {
-        let needed = (sequence + 1).saturating_sub(BOARD_DEPTH as u64);
-        (0..self.ranks).all(|rank| self.seen[rank] >= needed || rank == self.rank || self.look(rank, needed))
+        let Self { arena, postings, .. } = self;
+        postings.can_post(sequence, |rank, sequence| number(arena, rank, sequence))
     }
 
     /// Posts a call with `bytes` of data (at most [`BOARD_BYTES`]) and wakes the peers.
@@ -89,11 +88,7 @@ impl Board {
             (&raw mut (*head).count).write(call.count);
             (&raw mut (*head).scale).write(scale.0);
         }
-        // SAFETY: the sequence number is an atomic that all ranks may touch at any time.
-        let number = unsafe { &(*head).sequence };
-        // Release: pairs with `look`; everything written above is seen with it.
-        number.store(sequence, Ordering::Release);
-        self.seen[self.rank] = sequence;
+        self.postings.post(sequence, number(&self.arena, self.rank, sequence));
     }
 
     /// Wakes those peers that may be sleeping until this rank posts.
@@ -105,16 +100,13 @@ impl Board {
 
     /// True if `rank` has posted operation `sequence`.
     pub fn has_posted(&mut self, rank: Rank, sequence: u64) -> bool {
-        self.seen[rank] >= sequence || self.look(rank, sequence)
+        let Self { arena, postings, .. } = self;
+        postings.has_posted(rank, sequence, |rank, sequence| number(arena, rank, sequence))
     }
 
     /// The latest operation that `rank` has posted; 0 for none. Looks at every place: for explanations.
     pub fn latest(&self, rank: Rank) -> u64 {
-        let number = |place: u64| {
-            // SAFETY: an atomic inside the arena.
-            let number = unsafe { &(*self.head(rank, place)).sequence };
-            number.load(Ordering::Acquire)
-        };
+        let number = |place| number(&self.arena, rank, place).load(Ordering::Acquire);
         (0..BOARD_DEPTH as u64).map(number).max().unwrap_or(0)
     }
 
@@ -147,21 +139,15 @@ impl Board {
         unsafe { UserPointer::new(start.cast()) }
     }
 
-    fn look(&mut self, rank: Rank, sequence: u64) -> bool {
-        let head = self.head(rank, sequence);
-        // SAFETY: an atomic inside the arena.
-        let number = unsafe { &(*head).sequence };
-        // Acquire: pairs with `post`.
-        let found = number.load(Ordering::Acquire);
-        if found >= sequence {
-            self.seen[rank] = self.seen[rank].max(found);
-        }
-        found >= sequence
-    }
-
     fn head(&self, rank: Rank, sequence: u64) -> *mut PostHead {
         self.arena.board_head(rank, sequence).cast()
     }
+}
+
+/// The sequence number of a rank's place for an operation.
+fn number(arena: &Arena, rank: Rank, sequence: u64) -> &AtomicU64 {
+    // SAFETY: an atomic inside the arena, which all ranks may touch at any time.
+    unsafe { &(*arena.board_head(rank, sequence).cast::<PostHead>()).sequence }
 }
 
 #[cfg(test)]

@@ -37,6 +37,11 @@ fn pointer(data: &[u8]) -> UserPointer {
     unsafe { UserPointer::new(data.as_ptr().cast()) }
 }
 
+fn room(data: &mut [u8]) -> UserPointer {
+    // SAFETY: callers keep `data` alive while the link writes to it.
+    unsafe { UserPointer::new(data.as_mut_ptr().cast_const().cast()) }
+}
+
 fn outgoing(data: &[u8], tag: u64, scale: Option<Scalar>) -> Outgoing {
     Outgoing::new(pointer(data), MessageHead { bytes: data.len(), tag, scale })
 }
@@ -58,13 +63,13 @@ fn transfer(pair: &mut Pair, messages: &[Vec<u8>], step: usize, in_place: bool) 
             assert_eq!((head.bytes, head.tag), (expected.len(), tag as u64));
             let piece = receiver.contiguous().unwrap().min(step);
             if in_place {
-                let at = receiver.view(piece, pointer(&scratch)).unwrap();
+                let at = receiver.view(piece, room(&mut scratch)).unwrap();
                 // SAFETY: the receiver vouches for `piece` bytes until it advances.
                 let seen = unsafe { std::slice::from_raw_parts(at.as_ptr(), piece) };
                 got[filled..filled + piece].copy_from_slice(seen);
                 scratch.fill(0);
             } else {
-                receiver.copy_to(&Host, pointer(&got[filled..]), piece).unwrap();
+                receiver.copy_to(&Host, room(&mut got[filled..]), piece).unwrap();
             }
             receiver.advance(piece);
             filled += piece;
@@ -183,7 +188,7 @@ fn two_threads_agree() {
                     };
                     assert_eq!(head.tag, tag as u64);
                     let piece = receiver.contiguous().unwrap();
-                    receiver.copy_to(&Host, pointer(&got[filled..]), piece).unwrap();
+                    receiver.copy_to(&Host, room(&mut got[filled..]), piece).unwrap();
                     receiver.advance(piece);
                     filled += piece;
                     if filled == expected.len() {

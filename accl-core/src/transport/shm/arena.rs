@@ -16,7 +16,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::os::mapping::Mapping;
 use crate::sync::bell::Bell;
 use crate::sync::cursor::{Head, Tail};
-use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::lease::Lease;
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::verdict::Verdict;
 use crate::types::Rank;
 use std::sync::Arc;
 
@@ -102,11 +104,7 @@ struct Header {
     magic: AtomicU64,
     ranks: AtomicU32,
     ring_bytes: AtomicU32,
-    /// 0 none, 1 being written, 2 there.
-    failure_state: AtomicU32,
-    failure_kind: AtomicU32,
-    failure_bytes: AtomicU32,
-    failure_text: [AtomicU8; FAILURE_TEXT_BYTES],
+    failure: Verdict<FAILURE_TEXT_BYTES>,
 }
 
 const FAILURE_TEXT_BYTES: usize = 1024;
@@ -212,16 +210,9 @@ pub(super) struct RingControl {
     pub(super) tail: Tail,
     /// The consumer's.
     pub(super) head: Head,
-    /// The producer's: lent memory must not be touched any more.
-    pub(super) closed: Flag,
-    /// The consumer's: it is reading lent memory right now.
-    pub(super) reading: AtomicU32,
+    /// Of the memory that the producer lends to the consumer.
+    pub(super) lease: Lease,
 }
-
-/// A word on a line of its own.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(super) struct Flag(pub(super) AtomicU32);
 
 /// A mapped arena.
 #[derive(Debug)]
@@ -300,21 +291,10 @@ impl Arena {
 
     /// Records the communicator's first failure and wakes everybody; later ones are ignored.
     pub fn fail(&self, error: &Error) {
-        let header = self.header();
-        if header.failure_state.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        let text = &error.text()[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
+        if !self.header().failure.set(kind_code(error.kind()), text.as_bytes()) {
             return;
         }
-        let mut text = error.text().as_bytes();
-        if text.len() > FAILURE_TEXT_BYTES {
-            text = &text[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
-        }
-        for (place, byte) in header.failure_text.iter().zip(text) {
-            place.store(*byte, Ordering::Relaxed);
-        }
-        header.failure_bytes.store(text.len() as u32, Ordering::Relaxed);
-        header.failure_kind.store(kind_code(error.kind()), Ordering::Relaxed);
-        // Release: pairs with `failure`.
-        header.failure_state.store(2, Ordering::Release);
         for rank in 0..self.geometry.ranks {
             self.block(rank).bell.ring();
         }
@@ -322,15 +302,8 @@ impl Arena {
 
     /// The communicator's first failure, if there is one.
     pub fn failure(&self) -> Option<Error> {
-        let header = self.header();
-        if header.failure_state.load(Ordering::Acquire) != 2 {
-            return None;
-        }
-        let length = (header.failure_bytes.load(Ordering::Relaxed) as usize).min(FAILURE_TEXT_BYTES);
-        let text: Vec<u8> =
-            header.failure_text[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        let kind = kind_of(header.failure_kind.load(Ordering::Relaxed));
-        Some(Error::new(kind, String::from_utf8_lossy(&text).into_owned()))
+        let (code, text) = self.header().failure.get()?;
+        Some(Error::new(kind_of(code), String::from_utf8_lossy(&text).into_owned()))
     }
 
     fn header(&self) -> &Header {

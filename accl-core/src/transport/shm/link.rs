@@ -20,7 +20,6 @@ use super::pull::{self, Reach};
 use crate::device::{Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::sync::cursor::{Consumer, Producer};
-use crate::sync::prim::{AtomicU32, Ordering, fence};
 use crate::transport::{MessageHead, Outgoing, Progress, Receiver, Sender};
 use crate::types::{Rank, Scalar};
 use std::sync::Arc;
@@ -195,13 +194,8 @@ impl Sender for RingSender {
     }
 
     fn close(&mut self) {
-        let control = self.ring.control();
-        control.closed.0.store(1, Ordering::Relaxed);
-        // Pairs with the fence in `Pin::take`: either the reader sees `closed`, or we see that it reads.
-        fence(Ordering::SeqCst);
-        while self.lent > self.messages_consumed() && control.reading.load(Ordering::Acquire) != 0 {
-            crate::os::cpu::yield_now();
-        }
+        let unneeded = || self.lent <= self.messages_consumed();
+        self.ring.control().lease.close(unneeded, crate::os::cpu::yield_now);
     }
 }
 
@@ -284,33 +278,31 @@ impl RingReceiver {
         unsafe { UserPointer::new(self.ring.at(position).cast_const().cast()) }
     }
 
-    /// Announces that lent memory is about to be read; an error if the lender has taken it back.
+    /// Announces that lent memory is about to be read in place; an error if the lender has taken it back.
     fn pin(&mut self) -> Result<()> {
-        if self.reach == Reach::SameProcess && !self.pinned {
-            let control = self.ring.control();
-            control.reading.store(1, Ordering::Relaxed);
-            // Pairs with the fence in `RingSender::close`.
-            fence(Ordering::SeqCst);
-            self.pinned = true;
+        let lease = &self.ring.control().lease;
+        if !self.pinned && !lease.begin_reading() {
+            return Err(self.source_left());
         }
-        if self.ring.control().closed.0.load(Ordering::Acquire) != 0 {
-            self.unpin();
-            return Err(Error::remote(format!("rank {} left while its data was needed", self.ring.source)));
-        }
+        self.pinned = true;
         Ok(())
+    }
+
+    /// An error if memory that has just been copied was lent no more while that went on.
+    fn check_still_lent(&self) -> Result<()> {
+        if self.ring.control().lease.lasts() { Ok(()) } else { Err(self.source_left()) }
+    }
+
+    fn source_left(&self) -> Error {
+        Error::remote(format!("rank {} left while its data was needed", self.ring.source))
     }
 
     fn unpin(&mut self) {
         if self.pinned {
             self.pinned = false;
-            unpin(&self.ring.control().reading);
+            self.ring.control().lease.end_reading();
         }
     }
-}
-
-fn unpin(reading: &AtomicU32) {
-    // Release: our reads of lent memory are over before the lender sees this.
-    reading.store(0, Ordering::Release);
 }
 
 impl Receiver for RingReceiver {
@@ -351,7 +343,7 @@ impl Receiver for RingReceiver {
             }
             (Some(address), reach) => {
                 pull::copy(reach, address + current.consumed as u64, scratch, bytes)?;
-                self.pin()?;
+                self.check_still_lent()?;
                 Ok(scratch)
             }
         }

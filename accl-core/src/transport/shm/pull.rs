@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! A lent range is valid for reads until the message is finished or the sender closes the ring; the ring's
-//! `closed`/`reading` handshake (see `link.rs`) keeps threads of one process from reading it after that. Across
+//! lease (`sync/lease.rs`) keeps threads of one process from reading it after that. Across
 //! processes the kernel does the reading and reports addresses that are gone.
 #![allow(unsafe_code)]
 

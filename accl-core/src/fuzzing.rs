@@ -1,0 +1,93 @@
+//! What the fuzz targets do with their input: everything that reads bytes or text from outside, and what must hold
+//! of it. Public for `fuzz/`, and for the test that replays the committed inputs; no part of the interface.
+//!
+//! A body panics where the library is wrong, and only there.
+// Failing is what these functions are for.
+#![allow(clippy::panic)]
+
+use crate::ErrorKind;
+use crate::bootstrap::{UniqueId, wire};
+use crate::config::{AlgorithmRules, Settings, Source};
+use crate::types::Collective;
+
+/// A fuzz target: its name, which is that of its file and of its corpus, and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 4] = [
+    ("bootstrap_message", bootstrap_message),
+    ("unique_id", unique_id),
+    ("settings_file", settings_file),
+    ("algorithm_rules", algorithm_rules),
+];
+
+/// A stream of frames, read as a stranger's and as a member's.
+pub fn bootstrap_message(data: &[u8]) {
+    for most in [wire::STRANGER_BYTES, wire::MEMBER_BYTES] {
+        let mut buffer = data.to_vec();
+        loop {
+            let before = buffer.clone();
+            match wire::Message::decode(&mut buffer, most) {
+                Ok(Some(message)) => {
+                    let used = before.len() - buffer.len();
+                    assert!((5..=most + 4).contains(&used), "a frame of {used} bytes");
+                    // A message has one form, so that nothing can hide in another.
+                    assert_eq!(message.encode(), before[..used], "{message:?}");
+                }
+                Ok(None) => {
+                    assert_eq!(buffer, before, "an incomplete frame is left alone");
+                    break;
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Remote, "{error}");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// 128 bytes (missing ones are zero) as a unique id: as they are, and with magic and checksum put right, since
+/// guessing those would take for ever.
+pub fn unique_id(data: &[u8]) {
+    let mut bytes = [0; 128];
+    let length = data.len().min(bytes.len());
+    bytes[..length].copy_from_slice(&data[..length]);
+    let id = UniqueId(bytes);
+    for id in [id, id.repaired()] {
+        match id.decode() {
+            Ok(invitation) => {
+                let again = UniqueId::encode(&invitation).and_then(|id| id.decode());
+                assert_eq!(again.as_ref(), Ok(&invitation));
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
+        }
+    }
+}
+
+/// The text of a configuration file.
+pub fn settings_file(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let mut source = Source::default();
+    source.add_lines("the file", text);
+    match Settings::from_source(&source) {
+        Ok(settings) => assert!(settings.segment_bytes > 0),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.text().contains("(in the file)"), "the origin is named: {error}");
+        }
+    }
+}
+
+/// A value of `ALGO`.
+pub fn algorithm_rules(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let rules = match AlgorithmRules::parse(text) {
+        Ok(rules) => rules,
+        Err(error) => return assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
+    };
+    for kind in (0..=u8::MAX).filter_map(Collective::from_code) {
+        let allowed = ["direct", "ring", "tree", "rd"].map(|algorithm| rules.allow(kind, algorithm));
+        assert!(!rules.is_open(kind) || allowed == [true; 4], "{kind} is open and {allowed:?} are allowed");
+    }
+}
