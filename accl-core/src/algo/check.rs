@@ -160,9 +160,10 @@ impl Machine {
         self.lent.retain(|lent| lent.consumed_at.is_none_or(|at| at > clock[lent.to]));
         let places = self.places(span);
         if let Some(first) = places.first() {
-            for lent in self.lent.iter().filter(|lent| lent.overlaps(*first, places.len())) {
-                panic!("rank {} writes {span:?}, which rank {} may be reading", self.request.rank, lent.to);
-            }
+            let reader =
+                self.lent.iter().find(|lent| lent.overlaps(*first, places.len())).map(|lent| lent.to);
+            let rank = self.request.rank;
+            assert_eq!(reader, None, "rank {rank} writes {span:?}, which that rank may be reading");
         }
         for (place, value) in places.into_iter().zip(values) {
             let cell =
