@@ -324,8 +324,7 @@ fn c74_integers_at_their_limits() {
 fn integer_extremes(rank: Rank) {
     let api = rank.api;
     let comm = rank.join();
-    for dtype in 0..6usize {
-        let size = TYPES[dtype].1;
+    for (dtype, (_, size)) in TYPES.into_iter().enumerate().take(6) {
         let bits = 8 * size as u32;
         let signed = dtype % 2 == 0;
         let (low, high): (i128, i128) =
@@ -370,16 +369,12 @@ fn float8_pairs(rank: Rank) {
         for op in [SUM, PROD, MAX, MIN] {
             let mut recv = vec![0u8; count];
             api.ok(api.all_reduce(&send, &mut recv, dtype as c_int, op, comm));
-            for index in 0..count {
+            for (index, got) in recv.iter().copied().enumerate() {
                 let inputs = [vec![element(0, index)], vec![element(1, index)]];
                 let expected = oracle::reduce(dtype, op as usize, &inputs, &[])[0];
                 let nan = oracle::decode(dtype, &[expected]).is_nan();
-                let same = if nan {
-                    oracle::decode(dtype, &[recv[index]]).is_nan()
-                } else {
-                    recv[index] == expected
-                };
-                assert!(same, "type {dtype} op {op} {inputs:?}: {} where {expected} is right", recv[index]);
+                let same = if nan { oracle::decode(dtype, &[got]).is_nan() } else { got == expected };
+                assert!(same, "type {dtype} op {op} {inputs:?}: {} where {expected} is right", got);
             }
         }
     }

@@ -589,12 +589,12 @@ fn legal_variety(rank: Rank) {
         let mut memory = vec![round + me as i32; count + 8];
         let data = &mut memory[me..me + count];
         let mut other = vec![0; count];
-        let in_place = (round as usize + me) % 2 == 0;
+        let in_place = (round as usize + me).is_multiple_of(2);
         let start = data.as_mut_ptr();
         let to = if in_place { start } else { other.as_mut_ptr() };
-        let on = if (round as usize / 2 + me) % 3 == 0 { stream } else { null_mut() };
+        let on = if (round as usize / 2 + me).is_multiple_of(3) { stream } else { null_mut() };
         let call = || unsafe { (api.ncclAllReduce)(start.cast(), to.cast(), count, INT32, SUM, comm, on) };
-        if (round as usize + me) % 5 == 0 {
+        if (round as usize + me).is_multiple_of(5) {
             api.ok(api.group(|| api.ok(call())));
         } else {
             api.ok(call());

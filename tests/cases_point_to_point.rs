@@ -108,7 +108,7 @@ fn long_ring(rank: Rank) {
     let (api, n, me) = (rank.api, rank.ranks, rank.rank);
     let comm = rank.join();
     for round in 0..2000u64 {
-        let bytes = 1 + (mix(round) as usize % (64 << 10) >> (round % 12));
+        let bytes = 1 + ((mix(round) as usize % (64 << 10)) >> (round % 12));
         let (send, mut recv) = (vec![(me as u64 + round) as u8; bytes], vec![0u8; bytes]);
         let left = (me + n - 1) % n;
         api.ok(api.group(|| {

@@ -170,10 +170,8 @@ pub fn work(scenarios: &[(&str, Scenario)]) {
         scenario(rank(0));
         return;
     }
-    let started: Vec<_> = (0..threads)
-        .map(|thread| rank(thread))
-        .map(|rank| std::thread::spawn(move || scenario(rank)))
-        .collect();
+    let started: Vec<_> =
+        (0..threads).map(rank).map(|rank| std::thread::spawn(move || scenario(rank))).collect();
     for thread in started {
         thread.join().unwrap();
     }

@@ -80,8 +80,8 @@ impl Small {
             let exponent = ((1 << (self.bits - 1 - self.mantissa)) - 1) << self.mantissa;
             return if self.ieee { exponent | 1 << (self.mantissa - 1) } else { (1 << (self.bits - 1)) - 1 };
         }
-        if magnitude.is_infinite() && infinity.is_some() {
-            return sign | infinity.unwrap();
+        if let (true, Some(code)) = (magnitude.is_infinite(), infinity) {
+            return sign | code;
         }
         let above = table.partition_point(|(number, _)| *number < magnitude);
         if above == table.len() {

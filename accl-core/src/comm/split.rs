@@ -54,6 +54,8 @@ impl Communicator {
 
     fn split_now(&self, color: Option<u32>, key: i32, config: CommConfig) -> Result<Option<Self>> {
         let joined = self.joined()?;
+        // A rank whose settings are bad still takes part, so that the others need not wait for it.
+        let settings = Settings::load();
         let number = self.shared.splits.fetch_add(1, Ordering::AcqRel);
         let code = color.map_or(-1, i64::from);
         let mut words = [0u8; 16];
@@ -61,10 +63,10 @@ impl Communicator {
         words[8..].copy_from_slice(&i64::from(key).to_le_bytes());
         let all = self.tell_all(&words)?;
         let members = members(&all, code);
-        let settings = Settings::load()?;
         let child = color.map(|color| {
             let rank = members.iter().position(|member| *member == self.rank()).unwrap_or(0);
-            let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
+            let forced = settings.as_ref().ok().and_then(|settings| settings.comm_blocking);
+            let config = CommConfig { blocking: forced.unwrap_or(config.blocking), ..config };
             let secret = joined.secret.derive(format!("split {number} {color}").as_bytes());
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
             (Self::new(members.len(), rank, config), peers, secret)
@@ -72,7 +74,7 @@ impl Communicator {
         let give_up = || joined.seat.check_alive();
         let prepare = || {
             let prepare = |(child, peers, secret): &(Self, Vec<PeerRecord>, _)| {
-                child.prepare(peers, *secret, &settings, &give_up)
+                child.prepare(peers, *secret, settings.as_ref().map_err(Clone::clone)?, &give_up)
             };
             child.as_ref().map(prepare).transpose()
         };
@@ -84,7 +86,7 @@ impl Communicator {
         let prepared = early.unwrap_or_else(prepare);
         self.verdict(prepared.as_ref().err())?;
         let Some((child, peers, secret)) = child else { return Ok(None) };
-        child.take_seat(prepared?.flatten(), peers, secret, &settings)?;
+        child.take_seat(prepared?.flatten(), peers, secret, &settings?)?;
         Ok(Some(child))
     }
 

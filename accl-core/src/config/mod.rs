@@ -34,7 +34,7 @@ pub struct Settings {
     pub cross_memory: bool,
     /// `EXCHANGE_BYTES`: up to how many bytes of contribution an operation takes the one-step path.
     pub exchange_bytes: usize,
-    /// `SEGMENT_BYTES`: how much a pipeline moves at once.
+    /// `SEGMENT_BYTES`: how much a pipeline moves at once, rounded down to a power of two.
     pub segment_bytes: usize,
     /// `COMM_BLOCKING`: overrides a communicator's own choice.
     pub comm_blocking: Option<bool>,
@@ -75,7 +75,7 @@ impl Settings {
             shm_disable: source.switch("SHM_DISABLE")?,
             cross_memory: source.switch("CROSS_MEMORY")?,
             exchange_bytes: source.bytes("EXCHANGE_BYTES")?,
-            segment_bytes: source.bytes("SEGMENT_BYTES")?.max(64),
+            segment_bytes: 1 << source.bytes("SEGMENT_BYTES")?.clamp(64, 1 << 30).ilog2(),
             comm_blocking: source.optional_switch("COMM_BLOCKING")?,
             local_register: source.switch("LOCAL_REGISTER")?,
             debug: debug_of(&source.text("DEBUG")),

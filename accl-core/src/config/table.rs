@@ -76,7 +76,12 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "accepted for compatibility: Simple, LL, LL128; one protocol serves all here",
     ),
-    setting("SEGMENT_BYTES", Kind::Bytes, "256K", "how many bytes a pipeline moves at once"),
+    setting(
+        "SEGMENT_BYTES",
+        Kind::Bytes,
+        "256K",
+        "how many bytes a pipeline moves at once (a power of two from 64 to 1G)",
+    ),
     setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
     setting("TIMEOUT", Kind::Seconds, "0", "how long an operation may stand still before it fails"),
     setting(

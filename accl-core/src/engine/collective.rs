@@ -14,8 +14,9 @@ use crate::error::Result;
 use crate::reduce::Reduction;
 use crate::types::{Collective, Rank, Scalar};
 
-/// How a choice is posted.
-const EXCHANGE_CODE: u8 = 0x80;
+/// How a choice is posted: the algorithm in the lower half (this one for the one-step path), the segment's size in
+/// the upper one, since plans of different segments do not fit together.
+const EXCHANGE_CODE: u8 = 0x0f;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -111,7 +112,10 @@ impl CollectiveOp {
     fn posted(&self) -> crate::transport::board::PostedCall {
         let code = match self.choice {
             Choice::Exchange => EXCHANGE_CODE,
-            Choice::Planned(algorithm) => algorithm as u8,
+            Choice::Planned(algorithm) => {
+                let segment_bytes = self.request.segment_elems * self.reduction.element_bytes();
+                algorithm as u8 | ((segment_bytes.ilog2() & 0xf) as u8) << 4
+            }
         };
         self.call.posted(code)
     }

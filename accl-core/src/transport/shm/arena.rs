@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::os::cpu;
 use crate::os::mapping::Mapping;
 use crate::sync::bell::Bell;
 use crate::sync::cursor::{Head, Tail};
@@ -293,6 +294,13 @@ impl Arena {
     pub fn fail(&self, error: &Error) {
         let text = &error.text()[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
         if !self.header().failure.set(kind_code(error.kind()), text.as_bytes()) {
+            // Somebody else was first and may not be done writing; one that was killed meanwhile never will be.
+            for _ in 0..1000 {
+                if self.failure().is_some() {
+                    break;
+                }
+                cpu::yield_now();
+            }
             return;
         }
         for rank in 0..self.geometry.ranks {
