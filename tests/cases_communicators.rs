@@ -19,7 +19,8 @@ use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::mix;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
-const SCENARIOS: [(&str, Scenario); 22] = [
+const SCENARIOS: [(&str, Scenario); 23] = [
+    ("settings_differ", settings_differ),
     ("nonblocking", nonblocking),
     ("abort_while_joining", abort_while_joining),
     ("spent_by_an_argument", spent_by_an_argument),
@@ -454,6 +455,32 @@ fn calls_differ(rank: Rank) {
         assert!(text.contains("rank 1: ") && text.contains("collective #2"), "{text}");
         assert!(recv.iter().all(|value| *value == -1));
     }
+    api.destroy(comm);
+}
+
+/// Settings that decide how an operation is carried out are compared with the call.
+#[test]
+fn settings_that_differ_are_everybodys_error() {
+    for setting in ["ACCL_ALGO=ring", "ACCL_EXCHANGE_BYTES=0", "ACCL_SEGMENT_BYTES=4K"] {
+        let cluster = Cluster::new(3, 1).argument(setting);
+        cluster.run("settings_differ");
+    }
+}
+
+fn settings_differ(rank: Rank) {
+    let api = rank.api;
+    let (name, value) = rank.argument.split_once('=').unwrap();
+    if rank.rank == 2 {
+        // SAFETY: this process has one thread that looks at its environment.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let comm = rank.join();
+    // Small enough for the one-step path, or large enough for several segments.
+    let count = if name == "ACCL_SEGMENT_BYTES" { 100_000 } else { 100 };
+    let (send, mut recv) = (vec![1i32; count], vec![-1i32; count]);
+    assert_eq!(api.all_reduce(&send, &mut recv, INT32, SUM, comm), INVALID_USAGE);
+    assert!(api.error_text().contains("settings differ"), "{}", api.error_text());
+    assert!(recv.iter().all(|value| *value == -1));
     api.destroy(comm);
 }
 
