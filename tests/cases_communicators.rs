@@ -19,7 +19,8 @@ use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::mix;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
-const SCENARIOS: [(&str, Scenario); 23] = [
+const SCENARIOS: [(&str, Scenario); 24] = [
+    ("several_ids", several_ids),
     ("settings_differ", settings_differ),
     ("nonblocking", nonblocking),
     ("abort_while_joining", abort_while_joining),
@@ -257,6 +258,29 @@ fn c19_ids() {
     }
     assert_eq!(unsafe { (api().ncclCommInitRank)(&raw mut comm, 2, dead, 0) }, REMOTE_ERROR);
     assert!(api().error_text().contains("is gone"), "{}", api().error_text());
+}
+
+/// Several ids for one communicator, made by different ranks or not.
+#[test]
+fn one_communicator_by_several_ids() {
+    Cluster::new(3, 1).ids(3).run("several_ids");
+}
+
+fn several_ids(rank: Rank) {
+    let api = rank.api;
+    let mut comm = null_mut();
+    let code = unsafe {
+        (api.ncclCommInitRankScalable)(&raw mut comm, 3, rank.rank as c_int, 3, rank.ids.as_ptr(), null_mut())
+    };
+    api.ok(code);
+    assert_eq!(api.sum(rank.rank as i32, comm), 3);
+    api.destroy(comm);
+    for count in [0, 4] {
+        let code = unsafe {
+            (api.ncclCommInitRankScalable)(&raw mut comm, 3, 0, count, rank.ids.as_ptr(), null_mut())
+        };
+        assert_eq!(code, INVALID_ARGUMENT);
+    }
 }
 
 fn eight_at_once(rank: Rank) {

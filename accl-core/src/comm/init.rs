@@ -36,6 +36,7 @@ impl Communicator {
                 "rank {rank} of {ranks}; need a rank from 0 to below the number of ranks"
             )));
         }
+        ids[1..].iter().try_for_each(UniqueId::retire)?;
         let settings = Settings::load()?;
         crate::telemetry::set_level(settings.debug >= Debug::Version, settings.debug >= Debug::Warn);
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
