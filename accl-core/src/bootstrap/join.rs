@@ -182,10 +182,13 @@ impl Membership<'_> {
     /// Says whether this rank has set itself up, and returns everybody's verdict.
     pub fn confirm(mut self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind(), error.text().to_string()));
-        self.connection.send(&Message::Ready(failure))?;
-        match self.connection.receive(self.deadline)? {
-            Message::Go => outcome,
-            other => Err(unexpected(other)),
+        // Whoever cannot say so may be too late: the verdict has come, and the root has hung up.
+        let said = self.connection.send(&Message::Ready(failure));
+        match (self.connection.receive(self.deadline), said) {
+            (Ok(Message::Go), _) => outcome,
+            (Ok(other), _) => Err(unexpected(other)),
+            (Err(_), Err(unsaid)) => Err(unsaid),
+            (Err(error), Ok(())) => Err(error),
         }
     }
 }

@@ -54,6 +54,7 @@ impl Communicator {
 
     fn split_now(&self, color: Option<u32>, key: i32, config: CommConfig) -> Result<Option<Self>> {
         let joined = self.joined()?;
+        let settings = Settings::load()?;
         let number = self.shared.splits.fetch_add(1, Ordering::AcqRel);
         let code = color.map_or(-1, i64::from);
         let mut words = [0u8; 16];
@@ -61,7 +62,6 @@ impl Communicator {
         words[8..].copy_from_slice(&i64::from(key).to_le_bytes());
         let all = self.tell_all(&words)?;
         let members = members(&all, code);
-        let settings = Settings::load()?;
         let child = color.map(|color| {
             let rank = members.iter().position(|member| *member == self.rank()).unwrap_or(0);
             let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
@@ -69,7 +69,8 @@ impl Communicator {
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
             (Self::new(members.len(), rank, config), peers, secret)
         });
-        let give_up = || joined.seat.check_alive();
+        // The memory of the new communicator comes from the process of its first rank.
+        let give_up = || joined.seat.check_alive().and_then(|()| joined.seat.check_peer(members[0]));
         let prepare = || {
             let prepare = |(child, peers, secret): &(Self, Vec<PeerRecord>, _)| {
                 child.prepare(peers, *secret, &settings, &give_up)
@@ -83,8 +84,8 @@ impl Communicator {
         self.verdict(early.as_ref().and_then(|prepared| prepared.as_ref().err()))?;
         let prepared = early.unwrap_or_else(prepare);
         self.verdict(prepared.as_ref().err())?;
-        let Some((child, peers, secret)) = child else { return Ok(None) };
-        child.take_seat(prepared?.flatten(), peers, secret, &settings)?;
+        let (Some((child, peers, secret)), Some(prepared)) = (child, prepared?) else { return Ok(None) };
+        child.take_seat(prepared, peers, secret, &settings)?;
         Ok(Some(child))
     }
 

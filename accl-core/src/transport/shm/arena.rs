@@ -300,6 +300,14 @@ impl Arena {
         }
     }
 
+    /// A rank goes: says how, and wakes the others, who may be waiting for it.
+    pub fn part(&self, rank: Rank, how: RankState) {
+        self.block(rank).set_state(how);
+        for peer in (0..self.geometry.ranks).filter(|peer| *peer != rank) {
+            self.block(peer).bell.ring();
+        }
+    }
+
     /// The communicator's first failure, if there is one.
     pub fn failure(&self) -> Option<Error> {
         let (code, text) = self.header().failure.get()?;

@@ -342,7 +342,8 @@ impl Receiver for RingReceiver {
                 Ok(unsafe { UserPointer::new((address as usize + current.consumed) as *const _) })
             }
             (Some(address), reach) => {
-                pull::copy(reach, address + current.consumed as u64, scratch, bytes)?;
+                pull::copy(reach, address + current.consumed as u64, scratch, bytes)
+                    .map_err(|error| error.within(format!("rank {}", self.ring.source)))?;
                 self.check_still_lent()?;
                 Ok(scratch)
             }
