@@ -199,3 +199,22 @@ fn lost(error: Error, creator: u32) -> Error {
         _ => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_is_late_for_the_verdict_hears_it() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let verdict = Message::Failure(ErrorKind::Remote, "rank 2 left".to_string());
+        (&theirs).write_all(&verdict.encode()).unwrap();
+        drop(theirs);
+        let connection = Trusted { stream: ours, inbox: Vec::new(), descriptor: None, give_up: &|| Ok(()) };
+        let deadline = clock::now() + Duration::from_secs(10);
+        let secret = UniqueId::create().unwrap().decode().unwrap().secret;
+        let membership = Membership { peers: Vec::new(), secret, connection, deadline };
+        let error = membership.confirm(Ok(())).unwrap_err();
+        assert_eq!((error.kind(), error.text()), (ErrorKind::Remote, "rank 2 left"));
+    }
+}

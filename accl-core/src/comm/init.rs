@@ -42,15 +42,14 @@ impl Communicator {
         let communicator = Self::new(ranks, rank, config);
         let blocking = communicator.shared.config.blocking;
         if group::is_open() || !blocking {
-            communicator.begin_background();
-            let joining = communicator.clone();
+            let background = communicator.begin_background();
             let job = move |dropped: Option<Error>| {
+                let joining = &background.0;
                 let outcome =
                     dropped.map_or_else(|| joining.join(&id, &settings), |error| joining.refuse(error));
                 if let (Err(_), true, Some(failed)) = (&outcome, blocking, failed) {
                     failed();
                 }
-                joining.end_background();
                 outcome
             };
             group::defer_or_spawn(blocking, "accl-init", Box::new(job))?;
@@ -68,7 +67,9 @@ impl Communicator {
         let settings = Settings::load()?;
         let jobs = communicators.iter().map(|communicator| {
             let (joining, settings) = (communicator.clone(), settings.clone());
-            Box::new(move |_| joining.join(&id, &settings)) as group::Job
+            let join =
+                move |dropped: Option<Error>| dropped.map_or_else(|| joining.join(&id, &settings), Err);
+            Box::new(join) as group::Job
         });
         group::run_jobs(jobs.collect())?;
         Ok(communicators)

@@ -99,7 +99,7 @@ impl Seat {
             arena.part(self.rank, RankState::Aborted);
             arena.block(self.rank).bell.ring();
         }
-        super::stream::wake();
+        super::stream::wake_for_abort();
     }
 
     /// This rank will make no more calls; what it has sent is there for its peers.

@@ -57,7 +57,12 @@ pub fn is_stopped(pid: u32) -> bool {
 ///
 /// # Safety
 /// `destination` must be valid for writes of `bytes`.
-pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: usize) -> std::result::Result<usize, i32> {
+pub unsafe fn read_memory(
+    pid: u32,
+    address: u64,
+    destination: *mut u8,
+    bytes: usize,
+) -> std::result::Result<usize, i32> {
     let local = libc::iovec { iov_base: destination.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes };
     // SAFETY: `local` is writable by this function's contract; `remote` is checked by the kernel.
@@ -69,4 +74,20 @@ pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: u
 /// The same for network namespaces.
 pub fn network_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_gone_cannot_be_watched_and_that_is_an_error() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let watch = Watch::open(child.id()).unwrap().unwrap();
+        child.wait().unwrap();
+        assert!(watch.has_ended());
+        let gone = Watch::open(child.id()).unwrap_err();
+        assert_eq!(gone.kind(), crate::ErrorKind::Remote);
+        assert!(!Watch::open(id()).unwrap().unwrap().has_ended());
+    }
 }
