@@ -95,8 +95,8 @@ fn abort_behind_another(rank: Rank) {
 /// A rank that runs out of descriptors while a communicator is made: then nobody has it, and everybody hears so.
 #[test]
 fn descriptors_run_out_for_all_or_for_none() {
-    const ROUNDS: usize = 10;
-    let cluster = Cluster::new(3, 1).ids(ROUNDS).env("ACCL_INIT_TIMEOUT", 3).limit(60);
+    const ROUNDS: usize = 13;
+    let cluster = Cluster::new(6, 1).ids(ROUNDS).env("ACCL_INIT_TIMEOUT", 3).limit(60);
     let outcomes = cluster.run("few_descriptors");
     let codes = |text: &str| -> Vec<i32> {
         let line = text.lines().find_map(|line| line.strip_prefix("codes ")).expect("codes");
@@ -105,7 +105,7 @@ fn descriptors_run_out_for_all_or_for_none() {
     let codes: Vec<Vec<i32>> = outcomes.iter().map(|text| codes(text)).collect();
     for round in 0..ROUNDS {
         let made = codes.iter().filter(|codes| codes[round] == SUCCESS).count();
-        assert!(made == 0 || made == 3, "round {round}: {codes:?}");
+        assert!(made == 0 || made == 6, "round {round}: {codes:?}");
     }
     assert!(codes[0].contains(&SUCCESS) && codes[0].contains(&SYSTEM_ERROR), "{codes:?}");
 }
@@ -118,15 +118,24 @@ fn few_descriptors(rank: Rank) {
             limit(libc::RLIMIT_NOFILE, std::fs::read_dir("/proc/self/fd").unwrap().count() - 1 + spare);
         }
         let mut comm = null_mut();
-        let code = unsafe { (api.ncclCommInitRank)(&raw mut comm, 3, *id, rank.rank as c_int) };
+        let code = unsafe { (api.ncclCommInitRank)(&raw mut comm, 6, *id, rank.rank as c_int) };
+        limit(libc::RLIMIT_NOFILE, 1024);
         codes.push(code.to_string());
         if code == SUCCESS {
-            assert_eq!(api.sum(1, comm), 3);
+            assert_eq!(api.sum(1, comm), 6);
+            assert_eq!(watched(), 5, "a peer whose death this rank would not see");
             api.destroy(comm);
         }
-        limit(libc::RLIMIT_NOFILE, 1024);
     }
     eprintln!("codes {}", codes.join(" "));
+}
+
+/// How many processes this one watches.
+fn watched() -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    links
+        .filter(|link| std::fs::read_link(link.path()).is_ok_and(|to| to.ends_with("anon_inode:[pidfd]")))
+        .count()
 }
 
 /// Ranks of a process for which there are not enough threads: none of them waits for the others.

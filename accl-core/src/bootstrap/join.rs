@@ -205,6 +205,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_silent_crowd_does_not_keep_a_rank_out() {
+        let id = UniqueId::create().unwrap();
+        let service = super::super::service_name().unwrap();
+        let crowd: Vec<_> = (0..300).map(|_| socket::connect(&service).unwrap().unwrap()).collect();
+        let request = Request { ranks: 1, rank: 0, version: 1, patience: Some(Duration::from_secs(10)) };
+        join(&id, request, &|| Ok(())).unwrap().confirm(Ok(())).unwrap();
+        drop(crowd);
+    }
+
+    #[test]
     fn a_rank_that_is_late_for_the_verdict_hears_it() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let verdict = Message::Failure(ErrorKind::Remote, "rank 2 left".to_string());
