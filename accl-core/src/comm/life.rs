@@ -8,6 +8,19 @@ use std::time::Duration;
 /// How long an abort waits for background work to notice it.
 const ABORT_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Something that goes on in the background, until this is dropped: also if no thread could be started for it.
+#[derive(Debug)]
+pub(super) struct Background(pub(super) Communicator);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let shared = &self.0.shared;
+        shared.background.fetch_sub(1, Ordering::AcqRel);
+        let _guard = shared.background_ended.0.lock();
+        shared.background_ended.1.notify_all();
+    }
+}
+
 impl Communicator {
     /// Waits until everything queued is done (in the background for a non-blocking communicator, then the error is
     /// of kind InProgress). No calls may follow. A second time is an error.
@@ -18,13 +31,8 @@ impl Communicator {
         if self.shared.config.blocking {
             return self.flush();
         }
-        self.begin_background();
-        let ending = self.clone();
-        let job = move |_| {
-            let outcome = ending.flush();
-            ending.end_background();
-            outcome
-        };
+        let background = self.begin_background();
+        let job = move |dropped: Option<Error>| dropped.map_or_else(|| background.0.flush(), Err);
         group::spawn("accl-finalize", Box::new(job))?;
         Err(Error::new(ErrorKind::InProgress, "finalizing in the background"))
     }
@@ -60,14 +68,9 @@ impl Communicator {
         self.failure().map_or(Ok(()), Err)
     }
 
-    pub(super) fn begin_background(&self) {
+    pub(super) fn begin_background(&self) -> Background {
         self.shared.background.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(super) fn end_background(&self) {
-        self.shared.background.fetch_sub(1, Ordering::AcqRel);
-        let _guard = self.shared.background_ended.0.lock();
-        self.shared.background_ended.1.notify_all();
+        Background(self.clone())
     }
 
     fn wait_background(&self, longest: Option<Duration>) {

@@ -115,6 +115,14 @@ pub fn submit(streams: &[HostStream], parts: Vec<Part>) -> Result<()> {
     Ok(())
 }
 
+/// Makes the engine's thread end what is queued for seats that have been aborted.
+pub(super) fn wake_for_abort() {
+    if let Some(engine) = ENGINE.get() {
+        engine.aborts.fetch_add(1, Ordering::Release);
+        engine.bell.ring();
+    }
+}
+
 /// Makes the engine's thread look around, if there is one.
 pub(super) fn wake() {
     if let Some(engine) = ENGINE.get() {
@@ -133,6 +141,10 @@ struct RunningPart {
 impl RunningPart {
     fn new(part: Part) -> Self {
         Self { part, work: Work::default(), stall: Stall::default(), done: false }
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.part.seat.check_abort().is_err()
     }
 
     /// Polls, and says whether something moved and how it ended, if it did.
@@ -174,6 +186,8 @@ struct Launch {
 struct Engine {
     inbox: Mutex<Vec<Launch>>,
     bell: Bell,
+    /// How often a seat of this process was aborted.
+    aborts: AtomicU64,
     pid: u32,
 }
 
@@ -182,8 +196,12 @@ static ENGINE: OnceLock<Engine> = OnceLock::new();
 impl Engine {
     fn of_process() -> Result<&'static Self> {
         static START: Mutex<bool> = Mutex::new(false);
-        let engine =
-            ENGINE.get_or_init(|| Self { inbox: Mutex::default(), bell: Bell::new(), pid: process::id() });
+        let engine = ENGINE.get_or_init(|| Self {
+            inbox: Mutex::default(),
+            bell: Bell::new(),
+            aborts: AtomicU64::new(0),
+            pid: process::id(),
+        });
         if engine.pid != process::id() {
             return Err(Error::usage("host streams of a parent process cannot be used after a fork"));
         }
@@ -208,6 +226,9 @@ struct Queues {
     by_seat: HashMap<usize, VecDeque<u64>>,
     /// Launches at the head of all their streams.
     begun: Vec<u64>,
+    aborts_seen: u64,
+    /// True while launches may be queued for seats that have been aborted.
+    aborted_left: bool,
 }
 
 impl Queues {
@@ -215,7 +236,7 @@ impl Queues {
         let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
         let mut backoff = Backoff::new(patience, patience.spins());
         loop {
-            let accepted = self.accept(engine);
+            let accepted = self.accept(engine) | self.end_aborted(engine);
             if self.poll() || accepted {
                 backoff.reset();
             } else if self.begun.is_empty() || backoff.pause() == Pause::Sleep {
@@ -230,6 +251,7 @@ impl Queues {
         for launch in arrived {
             self.last_number += 1;
             let number = self.last_number;
+            self.aborted_left |= launch.parts.iter().any(RunningPart::is_aborted);
             for stream in &launch.streams {
                 self.by_stream.entry(stream.number).or_default().push_back(number);
             }
@@ -250,6 +272,29 @@ impl Queues {
         if launch.streams.iter().all(first) && !self.begun.contains(&number) {
             self.begun.push(number);
         }
+    }
+
+    /// Ends what is queued for aborted seats, also where it waits behind other communicators on its streams: whoever
+    /// aborts waits for that. True if anything moved.
+    fn end_aborted(&mut self, engine: &Engine) -> bool {
+        // Acquire: pairs with `wake_for_abort`.
+        let aborts = engine.aborts.load(Ordering::Acquire);
+        if aborts == self.aborts_seen && !self.aborted_left {
+            return false;
+        }
+        self.aborts_seen = aborts;
+        let begun = |number: &u64| self.begun.contains(number);
+        let waiting: Vec<u64> = self.launches.keys().copied().filter(|number| !begun(number)).collect();
+        let mut moved = false;
+        for number in waiting {
+            moved |= self.visit(number, |part| match part.part.seat.check_abort() {
+                Ok(()) => (false, None),
+                Err(error) => (true, Some(Err(error))),
+            });
+        }
+        let mut parts = self.launches.values().flat_map(|launch| &launch.parts);
+        self.aborted_left = parts.any(|part| !part.done && part.is_aborted());
+        moved
     }
 
     /// Polls every part whose turn it is; true if anything moved.
@@ -285,7 +330,8 @@ impl Queues {
                 }
             }
         }
-        if launch.parts.iter().all(|part| part.done) {
+        // Others keep their place on their streams: what is queued behind them waits for what is before them.
+        if launch.parts.iter().all(|part| part.done) && self.begun.contains(&number) {
             self.end(number);
             moved = true;
         }
@@ -328,7 +374,7 @@ impl Queues {
             .map(|bell| (bell, bell.arm()))
             .collect();
         // The last look, as in `drive`.
-        if !self.accept(engine) && !self.poll() {
+        if !self.accept(engine) && !self.end_aborted(engine) && !self.poll() {
             let mut words = vec![(engine.bell.word(), rings)];
             words.extend(bells.iter().map(|(bell, rings)| (bell.word(), *rings)));
             let idle = self.launches.is_empty();

@@ -65,15 +65,12 @@ impl Mapping {
     }
 
     fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, bytes: usize) -> Result<Self> {
-        start.ok().and_then(|start| NonNull::new(start.cast())).map(|start| Self { start, bytes }).ok_or_else(
-            || {
-                let errno = std::io::Error::last_os_error();
-                Error::system(
-                    format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)"),
-                    errno,
-                )
-            },
-        )
+        let start = start.map_err(|errno| {
+            let what = format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)");
+            Error::system(what, errno)
+        })?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::internal("a mapping at address 0"))?;
+        Ok(Self { start, bytes })
     }
 }
 

@@ -4,7 +4,9 @@
 //! Reading a foreign process copies into memory that the caller vouches for through [`read_memory`]'s contract.
 #![allow(unsafe_code)]
 
+use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::OwnedFd;
 
@@ -23,10 +25,17 @@ pub fn pid_namespace() -> u64 {
 pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Starts watching; `None` where the kernel cannot, or the process is gone already.
-    pub fn open(pid: u32) -> Option<Self> {
-        let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
+    /// Starts watching; `None` where the kernel cannot, an error (Remote) if the process is gone already.
+    pub fn open(pid: u32) -> Result<Option<Self>> {
+        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+            Ok(descriptor) => Ok(Some(Self(descriptor))),
+            Err(Errno::NOSYS | Errno::PERM) => Ok(None),
+            Err(Errno::SRCH) => Err(Error::remote(format!("process {pid} ended"))),
+            Err(errno) => {
+                Err(Error::system(format!("cannot watch process {pid} (see ulimit -n, ulimit -v)"), errno))
+            }
+        }
     }
 
     /// True once the process has ended (even if its parent has not waited for it yet).
@@ -48,7 +57,12 @@ pub fn is_stopped(pid: u32) -> bool {
 ///
 /// # Safety
 /// `destination` must be valid for writes of `bytes`.
-pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: usize) -> Result<usize, i32> {
+pub unsafe fn read_memory(
+    pid: u32,
+    address: u64,
+    destination: *mut u8,
+    bytes: usize,
+) -> std::result::Result<usize, i32> {
     let local = libc::iovec { iov_base: destination.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes };
     // SAFETY: `local` is writable by this function's contract; `remote` is checked by the kernel.
@@ -60,4 +74,20 @@ pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: u
 /// The same for network namespaces.
 pub fn network_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_gone_cannot_be_watched_and_that_is_an_error() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let watch = Watch::open(child.id()).unwrap().unwrap();
+        child.wait().unwrap();
+        assert!(watch.has_ended());
+        let gone = Watch::open(child.id()).unwrap_err();
+        assert_eq!(gone.kind(), crate::ErrorKind::Remote);
+        assert!(!Watch::open(id()).unwrap().unwrap().has_ended());
+    }
 }
