@@ -13,6 +13,9 @@ pub(super) type Connection = u64;
 /// What is to be sent, and to whom.
 pub(super) type Outbox = Vec<(Connection, Message)>;
 
+/// Ranks that are named in a text.
+const MOST_NAMED: usize = 4096;
+
 #[derive(Debug)]
 struct Member {
     connection: Connection,
@@ -85,8 +88,8 @@ impl Root {
             return self.end(Some(error), now);
         }
         self.members.insert(rank, member);
-        if patience_ms > 0 {
-            let deadline = now + Duration::from_millis(patience_ms);
+        if let (true, Some(deadline)) = (patience_ms > 0, now.checked_add(Duration::from_millis(patience_ms)))
+        {
             self.deadline = Some(self.deadline.map_or(deadline, |old| old.min(deadline)));
         }
         if self.members.len() < self.ranks as usize {
