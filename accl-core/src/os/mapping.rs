@@ -96,14 +96,3 @@ pub fn file_bytes(file: BorrowedFd<'_>) -> Result<usize> {
         rustix::fs::fstat(file).map_err(|errno| Error::system("cannot look at a memory file", errno))?;
     usize::try_from(status.st_size).map_err(|_| Error::internal("a memory file of negative length"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_has_the_systems_reason() {
-        let error = Mapping::anonymous(usize::MAX / 2).unwrap_err();
-        assert!(error.text().contains("os error 12"), "{error}");
-    }
-}
