@@ -50,6 +50,9 @@ impl<'a> Trusted<'a> {
         let answer =
             connection.receive(clock::now() + GREETING_PATIENCE).map_err(|error| match error.kind() {
                 ErrorKind::Remote => Error::usage(closed),
+                ErrorKind::Timeout => error.within(
+                    "the process at the other end of a local socket does not prove itself; it may be stopped",
+                ),
                 _ => error,
             })?;
         let Message::Challenge { nonce: server, proof } = answer else { return Err(unexpected(answer)) };
@@ -116,6 +119,7 @@ pub struct Membership<'a> {
     pub secret: Secret,
     connection: Trusted<'a>,
     deadline: Instant,
+    creator: u32,
 }
 
 /// What a rank asks for.
@@ -164,7 +168,8 @@ pub fn join<'a>(
     })?;
     match connection.receive(deadline).map_err(|error| lost(error, invitation.creator))? {
         Message::Roster(peers) if peers.len() == request.ranks => {
-            Ok(Membership { peers, secret: invitation.secret, connection, deadline })
+            let (secret, creator) = (invitation.secret, invitation.creator);
+            Ok(Membership { peers, secret, connection, deadline, creator })
         }
         other => Err(unexpected(other)),
     }
@@ -182,8 +187,10 @@ impl Membership<'_> {
     /// Says whether this rank has set itself up, and returns everybody's verdict.
     pub fn confirm(mut self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind(), error.text().to_string()));
-        self.connection.send(&Message::Ready(failure))?;
-        match self.connection.receive(self.deadline)? {
+        // If this cannot be sent, a verdict has closed the connection, and is still there to be read.
+        let sent = self.connection.send(&Message::Ready(failure));
+        let heard = self.connection.receive(self.deadline);
+        match heard.map_err(|error| lost(sent.err().unwrap_or(error), self.creator))? {
             Message::Go => outcome,
             other => Err(unexpected(other)),
         }
@@ -193,6 +200,9 @@ impl Membership<'_> {
 fn lost(error: Error, creator: u32) -> Error {
     match error.kind() {
         ErrorKind::Remote => error.within(format!("process {creator}, the creator of the unique id, ended")),
+        ErrorKind::Timeout => error.within(format!(
+            "process {creator}, the creator of the unique id, does not answer; it may be stopped (ACCL_INIT_TIMEOUT)"
+        )),
         _ => error,
     }
 }

@@ -13,6 +13,9 @@ pub(super) type Connection = u64;
 /// What is to be sent, and to whom.
 pub(super) type Outbox = Vec<(Connection, Message)>;
 
+/// Ranks that are named in a text.
+const MOST_NAMED: usize = 4096;
+
 #[derive(Debug)]
 struct Member {
     connection: Connection,
@@ -85,8 +88,8 @@ impl Root {
             return self.end(Some(error), now);
         }
         self.members.insert(rank, member);
-        if patience_ms > 0 {
-            let deadline = now + Duration::from_millis(patience_ms);
+        if let (true, Some(deadline)) = (patience_ms > 0, now.checked_add(Duration::from_millis(patience_ms)))
+        {
             self.deadline = Some(self.deadline.map_or(deadline, |old| old.min(deadline)));
         }
         if self.members.len() < self.ranks as usize {
@@ -132,16 +135,20 @@ impl Root {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Vec::new();
         }
+        // A wrong number of ranks can be a very large one.
         let missing: Vec<usize> = (0..self.ranks)
             .filter(|rank| !self.members.contains_key(rank))
             .map(|rank| rank as usize)
+            .take(MOST_NAMED)
             .collect();
         let text = if missing.is_empty() {
             "not all ranks could set themselves up in time (ACCL_INIT_TIMEOUT)".to_string()
         } else {
             format!(
-                "{} of {} did not come in time (ACCL_INIT_TIMEOUT): they have not called ncclCommInitRank with this unique id",
+                "{}{} of {} did not come in time (ACCL_INIT_TIMEOUT): they have not called ncclCommInitRank with this \
+                 unique id",
                 crate::types::named_ranks(&missing),
+                if missing.len() < MOST_NAMED { "" } else { " and more" },
                 self.ranks
             )
         };
@@ -248,6 +255,16 @@ mod tests {
         assert_eq!(verdicts(&outbox), [(0, ErrorKind::Timeout), (1, ErrorKind::Timeout)]);
         assert!(text(&outbox).contains("ranks 1-2,4 of 5"), "{}", text(&outbox));
         assert_eq!(verdicts(&root.handle_join(7, join(5, 1, 0), now)), [(7, ErrorKind::Timeout)]);
+    }
+
+    #[test]
+    fn absurd_numbers_are_survived() {
+        let now = Instant::now();
+        let mut root = Root::new();
+        root.handle_join(0, join(u32::MAX - 1, 0, u64::MAX), now);
+        root.handle_join(1, join(u32::MAX - 1, 2, 1000), now);
+        let outbox = root.handle_time(now + Duration::from_millis(1000));
+        assert!(text(&outbox).starts_with("ranks 1,3-4097 and more of 4294967294"), "{}", text(&outbox));
     }
 
     #[test]

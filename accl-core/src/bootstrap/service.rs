@@ -215,8 +215,10 @@ impl Worker {
             deadline.map_or(longest, |deadline| deadline.saturating_duration_since(now).min(longest));
         let connections: Vec<_> = self.clients.keys().copied().collect();
         let Some(listener) = &self.listener else { return (false, Vec::new()) };
+        // Those beyond the limit wait in the socket's queue.
+        let listened = if self.strangers() < MOST_STRANGERS { PollFlags::IN } else { PollFlags::empty() };
         let mut polled = vec![
-            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(listener, listened),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
         for client in self.clients.values() {
@@ -238,11 +240,14 @@ impl Worker {
         (!polled[0].revents().is_empty(), ready.map(|(connection, _)| connection).collect())
     }
 
+    fn strangers(&self) -> usize {
+        self.clients.values().filter(|client| !matches!(client.stage, Stage::Member { .. })).count()
+    }
+
     fn accept(&mut self) {
-        while let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) {
-            let strangers =
-                self.clients.values().filter(|client| !matches!(client.stage, Stage::Member { .. })).count();
-            if strangers >= MOST_STRANGERS || stream.set_nonblocking(true).is_err() {
+        for _ in self.strangers()..MOST_STRANGERS {
+            let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) else { return };
+            if stream.set_nonblocking(true).is_err() {
                 continue;
             }
             self.last_connection += 1;

@@ -107,9 +107,12 @@ impl Source {
         if seconds == 0.0 {
             return Ok(None);
         }
-        Duration::try_from_secs_f64(seconds)
-            .map(Some)
-            .map_err(|_| self.explain(name, &Error::argument("need a number of seconds, 0 for none")))
+        // More than that cannot be added to every clock.
+        let most = 1e9;
+        let duration = Duration::try_from_secs_f64(seconds).ok().filter(|_| seconds <= most);
+        duration.map(Some).ok_or_else(|| {
+            self.explain(name, &Error::argument("need a number of seconds up to 10^9, 0 for none"))
+        })
     }
 
     pub(super) fn bytes(&self, name: &str) -> Result<usize> {
@@ -149,6 +152,15 @@ mod tests {
         source.add_lines("f", "#NCCL_ALGO=tree\nNCCL_ALGO= ring \nno equals sign\nNCCL_TIMEOUT=5");
         assert_eq!(source.lookup("ALGO"), (" ring ".into(), Origin::File("f".into(), "NCCL_ALGO".into())));
         assert_eq!(source.seconds("TIMEOUT").unwrap(), Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn seconds_are_kept_within_what_clocks_can_add() {
+        let seconds = |text| Source::of_pairs(&[("ACCL_TIMEOUT", text)]).seconds("TIMEOUT");
+        assert_eq!(seconds("1e9").unwrap(), Some(Duration::from_secs(1_000_000_000)));
+        for text in ["1e10", "inf", "nan", "-1", "1 s"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
 }
 
 /// Sleeps until one of the words no longer holds its expected value; otherwise as [`wait`].
-/// Kernels without `futex_waitv` (before 5.16) get a sleep of at most a millisecond on the first word.
+/// Where there is no `futex_waitv` (kernels before 5.16, or a sandbox that forbids it), this is a sleep of at most a
+/// millisecond on the first word.
 pub fn wait_any(words: &[(&AtomicU32, u32)], timeout: Duration) {
     match words {
         [] => super::clock::sleep(timeout),
@@ -64,9 +65,8 @@ fn wait_vector(words: &[(&AtomicU32, u32)], timeout: Duration) -> bool {
             reserved: 0,
         };
     }
-    let deadline = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let total = Duration::new(deadline.tv_sec.unsigned_abs(), deadline.tv_nsec as u32) + timeout;
-    let limit = timespec(total);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let limit = timespec(Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32) + timeout);
     // SAFETY: the first `words.len()` entries are filled with words that outlive the call.
     let result = unsafe {
         libc::syscall(
@@ -78,10 +78,11 @@ fn wait_vector(words: &[(&AtomicU32, u32)], timeout: Duration) -> bool {
             libc::CLOCK_MONOTONIC,
         )
     };
-    result >= 0 || rustix_errno() != libc::ENOSYS
+    // Anything else than these three did not sleep, and whoever called would spin.
+    result >= 0 || matches!(last_errno(), libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT)
 }
 
-fn rustix_errno() -> i32 {
+fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 

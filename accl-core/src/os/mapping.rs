@@ -65,15 +65,14 @@ impl Mapping {
     }
 
     fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, bytes: usize) -> Result<Self> {
-        start.ok().and_then(|start| NonNull::new(start.cast())).map(|start| Self { start, bytes }).ok_or_else(
-            || {
-                let errno = std::io::Error::last_os_error();
-                Error::system(
-                    format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)"),
-                    errno,
-                )
-            },
-        )
+        let start = start.map_err(|errno| {
+            Error::system(
+                format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)"),
+                errno,
+            )
+        })?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::internal("a mapping at address 0"))?;
+        Ok(Self { start, bytes })
     }
 }
 
@@ -98,4 +97,15 @@ pub fn file_bytes(file: BorrowedFd<'_>) -> Result<usize> {
     let status =
         rustix::fs::fstat(file).map_err(|errno| Error::system("cannot look at a memory file", errno))?;
     usize::try_from(status.st_size).map_err(|_| Error::internal("a memory file of negative length"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_systems_reason() {
+        let error = Mapping::anonymous(usize::MAX / 2).unwrap_err();
+        assert!(error.text().contains("os error 12"), "{error}");
+    }
 }

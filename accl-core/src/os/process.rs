@@ -18,20 +18,31 @@ pub fn pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
 }
 
-/// A watch on another process that does not confuse it with a later one of the same number.
+/// The same for network namespaces.
+pub fn network_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino)
+}
+
+/// A watch on another process that does not confuse it with a later one of the same number. Without a descriptor:
+/// the process was gone already.
 #[derive(Debug)]
-pub struct Watch(OwnedFd);
+pub struct Watch(Option<OwnedFd>);
 
 impl Watch {
-    /// Starts watching; `None` where the kernel cannot, or the process is gone already.
+    /// Starts watching; `None` where the kernel cannot.
     pub fn open(pid: u32) -> Option<Self> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-        rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok().map(Self)
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(descriptor) => Some(Self(Some(descriptor))),
+            Err(rustix::io::Errno::SRCH) => Some(Self(None)),
+            Err(_) => None,
+        }
     }
 
     /// True once the process has ended (even if its parent has not waited for it yet).
     pub fn has_ended(&self) -> bool {
-        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let Some(descriptor) = &self.0 else { return true };
+        let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(1..))
     }
@@ -57,7 +68,17 @@ pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: u
     usize::try_from(count).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The same for network namespaces.
-pub fn network_namespace() -> u64 {
-    rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_gone_before_the_watch_has_ended() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let early = Watch::open(child.id()).unwrap();
+        child.wait().unwrap();
+        assert!(early.has_ended());
+        assert!(Watch::open(child.id()).unwrap().has_ended());
+        assert!(!Watch::open(id()).unwrap().has_ended());
+    }
 }

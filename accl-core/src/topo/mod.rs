@@ -15,7 +15,7 @@ pub struct Place {
     pub pid_namespace: u64,
     /// The process number in that namespace.
     pub pid: u32,
-    /// A random number: equal only for ranks of one process.
+    /// A random number: equal only for ranks of one process, and the same each time that process is asked.
     pub process: u64,
 }
 
@@ -35,8 +35,21 @@ impl Place {
             (pid, place)
         };
         let (pid, place) = *FACTS.get_or_init(measured);
-        // A forked child is another process and must not pass for its parent.
-        if pid == process::id() { place } else { measured().1 }
+        if pid == process::id() { place } else { place.of_child() }
+    }
+
+    /// The place of a forked child, made from its parent's: it must not pass for the parent, and must say the same
+    /// whenever it is asked. No lock is taken: another thread of the parent may have held it.
+    fn of_child(&self) -> Self {
+        let (pid, pid_namespace) = (process::id(), process::pid_namespace());
+        let number = self.process ^ u64::from(pid) ^ pid_namespace.rotate_left(32);
+        Self {
+            network: process::network_namespace(),
+            pid_namespace,
+            pid,
+            process: fnv1a(&number.to_le_bytes()),
+            ..*self
+        }
     }
 
     /// True if both can map the same nameless file, handed over by a local socket.
@@ -65,8 +78,26 @@ pub fn probe_word() -> &'static AtomicU64 {
 /// A hash of the kernel's boot identity.
 fn boot_identity() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    // FNV-1a: the value only has to be equal where the text is.
-    text.trim()
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    fnv1a(text.trim().as_bytes())
+}
+
+/// Equal where the bytes are; nothing more is asked of it.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_is_itself_and_not_its_parent() {
+        let parent = Place { pid: 0, ..Place::here() };
+        let child = parent.of_child();
+        assert_eq!(child, parent.of_child());
+        assert!(!child.shares_process(&parent));
+        assert_ne!(child.process, parent.process);
+    }
 }
