@@ -19,7 +19,7 @@ use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::mix;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
-const SCENARIOS: [(&str, Scenario); 22] = [
+const SCENARIOS: [(&str, Scenario); 23] = [
     ("nonblocking", nonblocking),
     ("abort_while_joining", abort_while_joining),
     ("spent_by_an_argument", spent_by_an_argument),
@@ -42,6 +42,7 @@ const SCENARIOS: [(&str, Scenario); 22] = [
     ("legal_variety", legal_variety),
     ("send_and_leave", send_and_leave),
     ("many_counts", many_counts),
+    ("one_way_reading", one_way_reading),
 ];
 
 #[test]
@@ -111,6 +112,36 @@ fn opposite_order_streams(rank: Rank) {
     }
     streams.into_iter().for_each(|stream| api.ok(unsafe { (api.acclStreamDestroy)(stream) }));
     comms.into_iter().for_each(|comm| api.destroy(comm));
+}
+
+/// The kernel may let one process read another's memory and not the other way round (a parent may read its child).
+#[test]
+fn reading_may_be_allowed_in_one_direction_only() {
+    Cluster::new(2, 1).run("one_way_reading");
+    Cluster::new(3, 1).run("one_way_reading");
+}
+
+fn one_way_reading(rank: Rank) {
+    let api = rank.api;
+    if rank.rank == 1 {
+        // The process has one thread that could look at its environment: this one.
+        unsafe { std::env::set_var("ACCL_CROSS_MEMORY", "0") };
+    }
+    let comm = rank.join();
+    for count in [20_000, 1_000_000] {
+        let mut sums = vec![0; count];
+        api.ok(api.all_reduce(&vec![1 + rank.rank as i32; count], &mut sums, INT32, SUM, comm));
+        let expected = (1..=rank.ranks as i32).sum::<i32>();
+        assert!(sums.iter().all(|sum| *sum == expected));
+        let (next, previous) = ((rank.rank + 1) % rank.ranks, (rank.rank + rank.ranks - 1) % rank.ranks);
+        let data = vec![rank.rank as i32; count];
+        api.ok(api.group(|| {
+            api.ok(api.send(&data, next, comm));
+            api.ok(api.recv(&mut sums, previous, comm));
+        }));
+        assert!(sums.iter().all(|sum| *sum == previous as i32));
+    }
+    api.destroy(comm);
 }
 
 /// C17: ranks as threads are in the sweep. Here: one thread that drives four ranks, alone and beside another

@@ -13,6 +13,9 @@ use crate::types::Scalar;
 type Pair = (Box<dyn Sender>, Box<dyn Receiver>);
 
 fn ring(arena: std::sync::Arc<shm::Arena>, lend_above: usize, reach: Reach) -> Pair {
+    if reach != Reach::None {
+        arena.set_reads(1, 0);
+    }
     (
         Box::new(RingSender::new(arena.clone(), 0, 1, Lane::Collective, lend_above)),
         Box::new(RingReceiver::new(arena, 0, 1, Lane::Collective, reach)),
@@ -25,6 +28,7 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
         ("mem", ring(mem::arena(2).unwrap(), mem::LEND_ABOVE_BYTES, Reach::SameProcess)),
         ("shm, reading across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::CrossProcess(process::id()))),
         ("shm, through the ring", ring(shared(), usize::MAX, Reach::None)),
+        ("shm, only the sender may read across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::None)),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! The memory that the ranks of one communicator share on one host.
 //!
 //! ```text
-//! | header 4 KiB | rank blocks n × 384 B | board heads D × n × 64 B | board data D × n × 16 KiB |
+//! | header 4 KiB | rank blocks n × 256 B | who reads whom n × n B | board heads D × n × 64 B | board data D × n × 16 KiB |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
 //! ```
 //! Everything begins at a multiple of 128 bytes. R shrinks as ranks grow, so that the whole stays below about
@@ -18,7 +18,7 @@ use crate::os::mapping::Mapping;
 use crate::sync::bell::Bell;
 use crate::sync::cursor::{Head, Tail};
 use crate::sync::lease::Lease;
-use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::verdict::Verdict;
 use crate::types::Rank;
 use std::sync::Arc;
@@ -77,8 +77,12 @@ impl Geometry {
         size_of::<RingControl>() + self.ring_bytes
     }
 
-    fn heads_start(&self) -> usize {
+    fn readers_start(&self) -> usize {
         HEADER_BYTES + self.ranks * size_of::<RankBlock>()
+    }
+
+    fn heads_start(&self) -> usize {
+        self.readers_start() + (self.ranks * self.ranks).next_multiple_of(128)
     }
 
     fn data_start(&self) -> usize {
@@ -265,6 +269,23 @@ impl Arena {
         // SAFETY: the blocks lie between header and board heads for every rank below `ranks`; they consist of
         // atomics, for which all bytes are valid, and the mapping lives as long as `self`.
         unsafe { &*self.at(HEADER_BYTES + rank * size_of::<RankBlock>()).cast() }
+    }
+
+    /// `reader` says that it can read memory which `lender` lends. What one may, the other need not be allowed.
+    pub fn set_reads(&self, reader: Rank, lender: Rank) {
+        // Relaxed: the flag stands for itself; a lender that does not see it yet copies.
+        self.reads_flag(reader, lender).store(1, Ordering::Relaxed);
+    }
+
+    /// True if `reader` has said so.
+    pub fn reads(&self, reader: Rank, lender: Rank) -> bool {
+        self.reads_flag(reader, lender).load(Ordering::Relaxed) != 0
+    }
+
+    fn reads_flag(&self, reader: Rank, lender: Rank) -> &AtomicU8 {
+        assert!(reader < self.geometry.ranks && lender < self.geometry.ranks);
+        // SAFETY: n × n bytes lie there, all of them atomics; otherwise as in `block`.
+        unsafe { &*self.at(self.geometry.readers_start() + reader * self.geometry.ranks + lender).cast() }
     }
 
     /// A rank's head on the board for an operation.

@@ -80,10 +80,15 @@ pub struct RingSender {
 }
 
 impl RingSender {
-    /// The half of `source` on its way to `destination`. Messages of more than `lend_above` bytes are lent.
+    /// The half of `source` on its way to `destination`. Messages of more than `lend_above` bytes are lent if
+    /// `destination` has said that it can read them ([`Arena::set_reads`]).
     pub fn new(arena: Arc<Arena>, source: Rank, destination: Rank, lane: Lane, lend_above: usize) -> Self {
         let producer = Producer::new(arena.geometry().ring_bytes() as u64);
         Self { ring: Ring { arena, source, destination, lane }, producer, lend_above, messages: 0, lent: 0 }
+    }
+
+    fn peer_reads(&self) -> bool {
+        self.ring.arena.reads(self.ring.destination, self.ring.source)
     }
 
     /// The most payload in one record: small enough that a ring holds several.
@@ -178,7 +183,7 @@ impl Sender for RingSender {
     fn offer(&mut self, device: &dyn Device, message: &mut Outgoing) -> Result<bool> {
         let mut moved = false;
         while let Progress::Copied(copied) = message.progress {
-            let lend = copied == 0 && message.head.bytes > self.lend_above;
+            let lend = copied == 0 && message.head.bytes > self.lend_above && self.peer_reads();
             let went = if lend { self.lend(message) } else { self.copy_piece(device, message, copied) };
             if !went {
                 break;
