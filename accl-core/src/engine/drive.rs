@@ -7,7 +7,7 @@ use super::endpoint::Endpoint;
 use super::seat::Seat;
 use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::os::futex;
 use crate::sync::prim::Ordering;
 use crate::sync::wait::{Backoff, Pause};
@@ -130,16 +130,21 @@ impl<'a> Running<'a> {
             Ok(Poll::Blocked) => return false,
             Ok(Poll::Advanced) => {}
             Ok(Poll::Done) => self.outcome = Some(Ok(())),
-            Err(error) => self.outcome = Some(Err(self.seat.fail(error))),
+            Err(error) => self.fail(error),
         }
         self.stall.end(self.seat);
         true
     }
 
+    fn fail(&mut self, error: Error) {
+        self.outcome = Some(Err(self.seat.fail(error)));
+        self.endpoint.close();
+    }
+
     /// True if that ended it.
     fn examine(&mut self) -> bool {
         if let Err(error) = self.stall.examine(self.seat, &mut self.endpoint, &self.work) {
-            self.outcome = Some(Err(self.seat.fail(error)));
+            self.fail(error);
             self.stall.end(self.seat);
         }
         self.outcome.is_some()
@@ -207,5 +212,44 @@ fn sleep(running: &mut [Running<'_>]) {
     }
     for (bell, _) in waiting {
         bell.disarm();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+    use crate::algo::Facts;
+    use crate::config::{Settings, Source};
+    use crate::device::UserPointer;
+    use crate::engine::{Fabric, Limits, Peer};
+    use crate::memory::Scratch;
+    use crate::sync::wait::Patience;
+    use crate::transport::shm::{BOARD_BYTES, Lane, Reach, RingReceiver};
+    use crate::transport::{Receiver, mem};
+    use std::time::Duration;
+
+    #[test]
+    fn who_gets_a_buffer_back_after_a_failure_lends_it_no_more() {
+        let arena = mem::arena(2).unwrap();
+        let reach = [Reach::SameProcess; 2];
+        let (fabric, peers_fabric) = (Fabric::new(&arena, 0, &reach), Fabric::new(&arena, 1, &reach));
+        let settings = Settings::from_source(&Source::of_pairs(&[])).unwrap();
+        let endpoint = Endpoint::new(0, 2, Some(fabric), Facts::of(&settings, BOARD_BYTES), 1 << 18);
+        let patience = Patience::for_ranks(2, 1);
+        let limits = Limits { timeout: Some(Duration::from_millis(50)), warn_after: None, patience };
+        let peers = (0..2).map(|_| Peer { pid: 1, watch: None }).collect();
+        let seat = Seat::new(0, endpoint, Some(arena.clone()), peers, limits);
+
+        let bytes = 1 << 20;
+        let mut memory = Scratch::default();
+        let transfers = [Transfer { send: true, peer: 1, buffer: memory.ensure(bytes), bytes }];
+        let error = run(&[(&seat, Job { transfers: &transfers, ..Job::default() })]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+
+        let mut receiver = RingReceiver::new(arena, 0, 1, Lane::PointToPoint, Reach::SameProcess);
+        assert_eq!(receiver.head().unwrap().map(|head| head.bytes), Some(bytes));
+        assert_eq!(receiver.view(64, UserPointer::null()).unwrap_err().kind(), ErrorKind::Remote);
+        drop(peers_fabric);
     }
 }

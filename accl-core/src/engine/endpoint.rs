@@ -89,6 +89,12 @@ impl Endpoint {
         self.fabric.as_mut().ok_or_else(|| Error::internal("an operation between ranks on a rank alone"))
     }
 
+    /// Takes the links down. When this returns, no peer reads this rank's memory any more: whoever called an
+    /// operation that has failed gets its buffers back, and peers must not take what it puts there for data.
+    pub(crate) fn close(&mut self) {
+        self.fabric = None;
+    }
+
     /// Copies `bytes` of input aside and returns where they are now.
     pub(crate) fn stage(&mut self, input: UserPointer, bytes: usize) -> UserPointer {
         let place = self.memory.staging.ensure(bytes);

@@ -115,7 +115,7 @@ impl Seat {
 
     /// Takes this rank's links down. When this returns, no peer reads this rank's memory any more.
     pub fn close(&self) {
-        self.endpoint.lock().fabric = None;
+        self.endpoint.lock().close();
     }
 
     /// An error once this rank has aborted or the communicator has failed.

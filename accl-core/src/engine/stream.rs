@@ -143,13 +143,16 @@ impl RunningPart {
         let Some(mut endpoint) = seat.endpoint.try_lock() else { return (false, None) };
         let ready = seat.check_abort();
         let result = ready.and_then(|()| self.work.poll(&self.part.job(), &mut endpoint));
-        drop(endpoint);
         let outcome = match result {
             Ok(Poll::Blocked) => return (false, None),
             Ok(Poll::Advanced) => None,
             Ok(Poll::Done) => Some(Ok(())),
-            Err(error) => Some(Err(seat.fail(error))),
+            Err(error) => {
+                endpoint.close();
+                Some(Err(seat.fail(error)))
+            }
         };
+        drop(endpoint);
         self.stall.end(seat);
         (true, outcome)
     }
@@ -157,9 +160,9 @@ impl RunningPart {
     fn examine(&mut self) -> Option<Result<()>> {
         let seat = &self.part.seat;
         let mut endpoint = seat.endpoint.try_lock()?;
-        let found = self.stall.examine(seat, &mut endpoint, &self.work);
-        drop(endpoint);
-        found.err().map(|error| Err(seat.fail(error)))
+        let error = self.stall.examine(seat, &mut endpoint, &self.work).err()?;
+        endpoint.close();
+        Some(Err(seat.fail(error)))
     }
 }
 
