@@ -42,15 +42,15 @@ impl Communicator {
         let communicator = Self::new(ranks, rank, config);
         let blocking = communicator.shared.config.blocking;
         if group::is_open() || !blocking {
-            communicator.begin_background();
-            let joining = communicator.clone();
+            let background = communicator.begin_background();
             let job = move |dropped: Option<Error>| {
+                let joining = &background.communicator;
                 let outcome =
                     dropped.map_or_else(|| joining.join(&id, &settings), |error| joining.refuse(error));
                 if let (Err(_), true, Some(failed)) = (&outcome, blocking, failed) {
                     failed();
                 }
-                joining.end_background();
+                background.end();
                 outcome
             };
             group::defer_or_spawn(blocking, "accl-init", Box::new(job))?;

@@ -33,15 +33,15 @@ impl Communicator {
             done(self.split_now(color, key, config)?);
             return Ok(());
         }
-        self.begin_background();
-        let parent = self.clone();
+        let background = self.begin_background();
         let job = move |dropped: Option<Error>| {
+            let parent = &background.communicator;
             let split = dropped.map_or_else(|| parent.split_now(color, key, config), Err);
             let outcome = split.map(done);
             if let (Err(error), false) = (&outcome, blocking) {
                 parent.store_error(error);
             }
-            parent.end_background();
+            background.end();
             outcome
         };
         let deferred = group::is_open();
