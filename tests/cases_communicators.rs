@@ -19,7 +19,7 @@ use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::mix;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
-const SCENARIOS: [(&str, Scenario); 23] = [
+const SCENARIOS: [(&str, Scenario); 24] = [
     ("nonblocking", nonblocking),
     ("abort_while_joining", abort_while_joining),
     ("spent_by_an_argument", spent_by_an_argument),
@@ -43,6 +43,7 @@ const SCENARIOS: [(&str, Scenario); 23] = [
     ("send_and_leave", send_and_leave),
     ("many_counts", many_counts),
     ("one_way_reading", one_way_reading),
+    ("abort_behind_another", abort_behind_another),
 ];
 
 #[test]
@@ -142,6 +143,35 @@ fn one_way_reading(rank: Rank) {
         assert!(sums.iter().all(|sum| *sum == previous as i32));
     }
     api.destroy(comm);
+}
+
+/// An abort asks nobody: not the communicator whose call is before its own on a stream, either.
+#[test]
+fn abort_does_not_wait_for_what_is_before_it_on_a_stream() {
+    Cluster::new(2, 1).ids(3).limit(60).run("abort_behind_another");
+}
+
+fn abort_behind_another(rank: Rank) {
+    let api = rank.api;
+    let comms: Vec<Comm> = rank.ids.iter().map(|id| api.init(2, *id, rank.rank)).collect();
+    if rank.rank == 0 {
+        let stream = api.stream();
+        let data = vec![1; 1000];
+        let mut sums = [vec![0; 1000], vec![0; 1000]];
+        for (comm, sum) in comms.iter().zip(&mut sums) {
+            api.ok(api.all_reduce_on(&data, sum, INT32, SUM, *comm, stream));
+        }
+        api.ok(unsafe { (api.ncclCommAbort)(comms[1]) });
+        assert_eq!(unsafe { (api.acclStreamQuery)(stream) }, IN_PROGRESS);
+        api.ok(unsafe { (api.ncclCommAbort)(comms[0]) });
+        assert_eq!(unsafe { (api.acclStreamSynchronize)(stream) }, INVALID_USAGE);
+        api.ok(unsafe { (api.acclStreamDestroy)(stream) });
+        api.sum(1, comms[2]);
+    } else {
+        api.sum(1, comms[2]);
+        comms[..2].iter().for_each(|comm| api.ok(unsafe { (api.ncclCommAbort)(*comm) }));
+    }
+    api.destroy(comms[2]);
 }
 
 /// C17: ranks as threads are in the sweep. Here: one thread that drives four ranks, alone and beside another

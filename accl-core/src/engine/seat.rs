@@ -100,7 +100,7 @@ impl Seat {
             arena.block(self.rank).bell.ring();
             self.ring_peers(arena);
         }
-        super::stream::wake();
+        super::stream::drop_aborted();
     }
 
     /// This rank will make no more calls; what it has sent is there for its peers.

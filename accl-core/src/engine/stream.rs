@@ -12,7 +12,7 @@ use super::watch::{LOOK_AROUND, Stall};
 use crate::error::{Error, Result};
 use crate::os::{cpu, futex, process};
 use crate::sync::bell::Bell;
-use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::wait::{Backoff, Patience, Pause};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -122,6 +122,15 @@ pub(super) fn wake() {
     }
 }
 
+/// The same after a seat has been aborted: its launches are over, also those behind launches that are not.
+pub(super) fn drop_aborted() {
+    if let Some(engine) = ENGINE.get() {
+        // Release: pairs with `Queues::drop_aborted`, which then sees the seat's mark.
+        engine.aborted.store(true, Ordering::Release);
+        engine.bell.ring();
+    }
+}
+
 #[derive(Debug)]
 struct RunningPart {
     part: Part,
@@ -164,6 +173,24 @@ impl RunningPart {
         endpoint.close();
         Some(Err(seat.fail(error)))
     }
+
+    /// It is over for `number`, the launch that it is part of.
+    fn end(
+        &mut self,
+        number: u64,
+        outcome: Result<()>,
+        streams: &[Arc<StreamState>],
+        by_seat: &mut HashMap<usize, VecDeque<u64>>,
+    ) {
+        self.done = true;
+        leave(by_seat, seat_key(&self.part.seat), number);
+        if let Err(error) = outcome {
+            for stream in streams {
+                stream.progress.lock().error.get_or_insert_with(|| error.clone());
+            }
+        }
+        self.part.seat.dequeue();
+    }
 }
 
 #[derive(Debug)]
@@ -177,6 +204,8 @@ struct Launch {
 struct Engine {
     inbox: Mutex<Vec<Launch>>,
     bell: Bell,
+    /// A launch of an aborted seat may be waiting.
+    aborted: AtomicBool,
     pid: u32,
 }
 
@@ -185,8 +214,12 @@ static ENGINE: OnceLock<Engine> = OnceLock::new();
 impl Engine {
     fn of_process() -> Result<&'static Self> {
         static START: Mutex<bool> = Mutex::new(false);
-        let engine =
-            ENGINE.get_or_init(|| Self { inbox: Mutex::default(), bell: Bell::new(), pid: process::id() });
+        let engine = ENGINE.get_or_init(|| Self {
+            inbox: Mutex::default(),
+            bell: Bell::new(),
+            aborted: AtomicBool::new(false),
+            pid: process::id(),
+        });
         if engine.pid != process::id() {
             return Err(Error::usage("host streams of a parent process cannot be used after a fork"));
         }
@@ -218,13 +251,19 @@ impl Queues {
         let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
         let mut backoff = Backoff::new(patience, patience.spins());
         loop {
-            let accepted = self.accept(engine);
-            if self.poll() || accepted {
+            if self.look(engine) {
                 backoff.reset();
             } else if self.begun.is_empty() || backoff.pause() == Pause::Sleep {
                 self.sleep(engine);
             }
         }
+    }
+
+    /// True if anything came or moved.
+    fn look(&mut self, engine: &Engine) -> bool {
+        let accepted = self.accept(engine);
+        let dropped = self.drop_aborted(engine);
+        self.poll() || accepted || dropped
     }
 
     fn accept(&mut self, engine: &Engine) -> bool {
@@ -237,12 +276,39 @@ impl Queues {
                 self.by_stream.entry(stream.number).or_default().push_back(number);
             }
             for part in &launch.parts {
+                // One that comes after the abort of its seat.
+                if part.part.seat.check_abort().is_err() {
+                    engine.aborted.store(true, Ordering::Release);
+                }
                 self.by_seat.entry(seat_key(&part.part.seat)).or_default().push_back(number);
             }
             self.launches.insert(number, launch);
             self.begin_if_first(number);
         }
         any
+    }
+
+    /// Ends what aborted seats have in launches that have not begun: an abort must not wait for what is before
+    /// them on a stream, which may be another communicator's, and stuck. True if there was any.
+    fn drop_aborted(&mut self, engine: &Engine) -> bool {
+        // Looking first is cheaper. Acquire: pairs with the function of this name.
+        if !engine.aborted.load(Ordering::Relaxed) || !engine.aborted.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let waiting: Vec<u64> =
+            self.launches.keys().copied().filter(|number| !self.begun.contains(number)).collect();
+        for number in waiting {
+            let Some(launch) = self.launches.get_mut(&number) else { continue };
+            for part in launch.parts.iter_mut().filter(|part| !part.done) {
+                if let Err(error) = part.part.seat.check_abort() {
+                    part.end(number, Err(part.part.seat.fail(error)), &launch.streams, &mut self.by_seat);
+                }
+            }
+            if launch.parts.iter().all(|part| part.done) {
+                self.end(number);
+            }
+        }
+        true
     }
 
     fn begin_if_first(&mut self, number: u64) {
@@ -278,14 +344,8 @@ impl Queues {
             }
             let (advanced, outcome) = look(part);
             moved |= advanced;
-            let Some(outcome) = outcome else { continue };
-            part.done = true;
-            part.part.seat.dequeue();
-            pop(&mut self.by_seat, key);
-            if let Err(error) = outcome {
-                for stream in &launch.streams {
-                    stream.progress.lock().error.get_or_insert_with(|| error.clone());
-                }
+            if let Some(outcome) = outcome {
+                part.end(number, outcome, &launch.streams, &mut self.by_seat);
             }
         }
         if launch.parts.iter().all(|part| part.done) {
@@ -300,7 +360,7 @@ impl Queues {
         let Some(launch) = self.launches.remove(&number) else { return };
         let mut next = Vec::new();
         for stream in &launch.streams {
-            pop(&mut self.by_stream, stream.number);
+            leave(&mut self.by_stream, stream.number, number);
             next.extend(self.by_stream.get(&stream.number).and_then(VecDeque::front).copied());
             stream.progress.lock().queued -= 1;
             stream.changed.notify_all();
@@ -331,7 +391,7 @@ impl Queues {
             .map(|bell| (bell, bell.arm()))
             .collect();
         // The last look, as in `drive`.
-        if !self.accept(engine) && !self.poll() {
+        if !self.look(engine) {
             let mut words = vec![(engine.bell.word(), rings)];
             words.extend(bells.iter().map(|(bell, rings)| (bell.word(), *rings)));
             let idle = self.launches.is_empty();
@@ -344,9 +404,10 @@ impl Queues {
     }
 }
 
-fn pop<K: std::hash::Hash + Eq>(queues: &mut HashMap<K, VecDeque<u64>>, key: K) {
+/// Takes a launch, which is the first one unless it was aborted, off a queue.
+fn leave<K: std::hash::Hash + Eq>(queues: &mut HashMap<K, VecDeque<u64>>, key: K, number: u64) {
     if let Some(queue) = queues.get_mut(&key) {
-        queue.pop_front();
+        queue.retain(|other| *other != number);
         if queue.is_empty() {
             queues.remove(&key);
         }
