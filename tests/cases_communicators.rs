@@ -20,6 +20,8 @@ use support::oracle::mix;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
 const SCENARIOS: [(&str, Scenario); 24] = [
+    ("several_ids", several_ids),
+    ("settings_differ", settings_differ),
     ("nonblocking", nonblocking),
     ("abort_while_joining", abort_while_joining),
     ("spent_by_an_argument", spent_by_an_argument),
@@ -42,8 +44,6 @@ const SCENARIOS: [(&str, Scenario); 24] = [
     ("legal_variety", legal_variety),
     ("send_and_leave", send_and_leave),
     ("many_counts", many_counts),
-    ("one_way_reading", one_way_reading),
-    ("abort_behind_another", abort_behind_another),
 ];
 
 #[test]
@@ -113,65 +113,6 @@ fn opposite_order_streams(rank: Rank) {
     }
     streams.into_iter().for_each(|stream| api.ok(unsafe { (api.acclStreamDestroy)(stream) }));
     comms.into_iter().for_each(|comm| api.destroy(comm));
-}
-
-/// The kernel may let one process read another's memory and not the other way round (a parent may read its child).
-#[test]
-fn reading_may_be_allowed_in_one_direction_only() {
-    Cluster::new(2, 1).run("one_way_reading");
-    Cluster::new(3, 1).run("one_way_reading");
-}
-
-fn one_way_reading(rank: Rank) {
-    let api = rank.api;
-    if rank.rank == 1 {
-        // The process has one thread that could look at its environment: this one.
-        unsafe { std::env::set_var("ACCL_CROSS_MEMORY", "0") };
-    }
-    let comm = rank.join();
-    for count in [20_000, 1_000_000] {
-        let mut sums = vec![0; count];
-        api.ok(api.all_reduce(&vec![1 + rank.rank as i32; count], &mut sums, INT32, SUM, comm));
-        let expected = (1..=rank.ranks as i32).sum::<i32>();
-        assert!(sums.iter().all(|sum| *sum == expected));
-        let (next, previous) = ((rank.rank + 1) % rank.ranks, (rank.rank + rank.ranks - 1) % rank.ranks);
-        let data = vec![rank.rank as i32; count];
-        api.ok(api.group(|| {
-            api.ok(api.send(&data, next, comm));
-            api.ok(api.recv(&mut sums, previous, comm));
-        }));
-        assert!(sums.iter().all(|sum| *sum == previous as i32));
-    }
-    api.destroy(comm);
-}
-
-/// An abort asks nobody: not the communicator whose call is before its own on a stream, either.
-#[test]
-fn abort_does_not_wait_for_what_is_before_it_on_a_stream() {
-    Cluster::new(2, 1).ids(3).limit(60).run("abort_behind_another");
-}
-
-fn abort_behind_another(rank: Rank) {
-    let api = rank.api;
-    let comms: Vec<Comm> = rank.ids.iter().map(|id| api.init(2, *id, rank.rank)).collect();
-    if rank.rank == 0 {
-        let stream = api.stream();
-        let data = vec![1; 1000];
-        let mut sums = [vec![0; 1000], vec![0; 1000]];
-        for (comm, sum) in comms.iter().zip(&mut sums) {
-            api.ok(api.all_reduce_on(&data, sum, INT32, SUM, *comm, stream));
-        }
-        api.ok(unsafe { (api.ncclCommAbort)(comms[1]) });
-        assert_eq!(unsafe { (api.acclStreamQuery)(stream) }, IN_PROGRESS);
-        api.ok(unsafe { (api.ncclCommAbort)(comms[0]) });
-        assert_eq!(unsafe { (api.acclStreamSynchronize)(stream) }, INVALID_USAGE);
-        api.ok(unsafe { (api.acclStreamDestroy)(stream) });
-        api.sum(1, comms[2]);
-    } else {
-        api.sum(1, comms[2]);
-        comms[..2].iter().for_each(|comm| api.ok(unsafe { (api.ncclCommAbort)(*comm) }));
-    }
-    api.destroy(comms[2]);
 }
 
 /// C17: ranks as threads are in the sweep. Here: one thread that drives four ranks, alone and beside another
@@ -317,6 +258,29 @@ fn c19_ids() {
     }
     assert_eq!(unsafe { (api().ncclCommInitRank)(&raw mut comm, 2, dead, 0) }, REMOTE_ERROR);
     assert!(api().error_text().contains("is gone"), "{}", api().error_text());
+}
+
+/// Several ids for one communicator, made by different ranks or not.
+#[test]
+fn one_communicator_by_several_ids() {
+    Cluster::new(3, 1).ids(3).run("several_ids");
+}
+
+fn several_ids(rank: Rank) {
+    let api = rank.api;
+    let mut comm = null_mut();
+    let code = unsafe {
+        (api.ncclCommInitRankScalable)(&raw mut comm, 3, rank.rank as c_int, 3, rank.ids.as_ptr(), null_mut())
+    };
+    api.ok(code);
+    assert_eq!(api.sum(rank.rank as i32, comm), 3);
+    api.destroy(comm);
+    for count in [0, 4] {
+        let code = unsafe {
+            (api.ncclCommInitRankScalable)(&raw mut comm, 3, 0, count, rank.ids.as_ptr(), null_mut())
+        };
+        assert_eq!(code, INVALID_ARGUMENT);
+    }
 }
 
 fn eight_at_once(rank: Rank) {
@@ -515,6 +479,32 @@ fn calls_differ(rank: Rank) {
         assert!(text.contains("rank 1: ") && text.contains("collective #2"), "{text}");
         assert!(recv.iter().all(|value| *value == -1));
     }
+    api.destroy(comm);
+}
+
+/// Settings that decide how an operation is carried out are compared with the call.
+#[test]
+fn settings_that_differ_are_everybodys_error() {
+    for setting in ["ACCL_ALGO=ring", "ACCL_EXCHANGE_BYTES=0", "ACCL_SEGMENT_BYTES=4K"] {
+        let cluster = Cluster::new(3, 1).argument(setting);
+        cluster.run("settings_differ");
+    }
+}
+
+fn settings_differ(rank: Rank) {
+    let api = rank.api;
+    let (name, value) = rank.argument.split_once('=').unwrap();
+    if rank.rank == 2 {
+        // SAFETY: this process has one thread that looks at its environment.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let comm = rank.join();
+    // Small enough for the one-step path, or large enough for several segments.
+    let count = if name == "ACCL_SEGMENT_BYTES" { 100_000 } else { 100 };
+    let (send, mut recv) = (vec![1i32; count], vec![-1i32; count]);
+    assert_eq!(api.all_reduce(&send, &mut recv, INT32, SUM, comm), INVALID_USAGE);
+    assert!(api.error_text().contains("settings differ"), "{}", api.error_text());
+    assert!(recv.iter().all(|value| *value == -1));
     api.destroy(comm);
 }
 

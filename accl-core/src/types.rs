@@ -217,15 +217,18 @@ pub fn named_ranks(ranks: &[Rank]) -> String {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
-    let mut text = if sorted.len() == 1 { "rank ".to_string() } else { "ranks ".to_string() };
-    for (index, run) in sorted.chunk_by(|a, b| a + 1 == *b).enumerate() {
-        text.push_str(if index > 0 { "," } else { "" });
-        text.push_str(&match run {
-            [first, .., last] => format!("{first}-{last}"),
-            _ => run.iter().map(ToString::to_string).collect(),
-        });
-    }
-    text
+    let runs = sorted.chunk_by(|a, b| a + 1 == *b);
+    named_runs(&runs.map(|run| (run[0], run[run.len() - 1])).collect::<Vec<_>>())
+}
+
+/// The same for runs of ranks, each from a first to a last one, in order.
+pub fn named_runs(runs: &[(Rank, Rank)]) -> String {
+    let single = matches!(runs, [(first, last)] if first == last);
+    let run = |(first, last): &(Rank, Rank)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    let runs: Vec<_> = runs.iter().map(run).collect();
+    format!("{} {}", if single { "rank" } else { "ranks" }, runs.join(","))
 }
 
 #[cfg(test)]

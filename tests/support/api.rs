@@ -63,6 +63,7 @@ functions! {
     ncclGetUniqueId(*mut UniqueId);
     ncclCommInitRank(*mut Comm, c_int, UniqueId, c_int);
     ncclCommInitRankConfig(*mut Comm, c_int, UniqueId, c_int, *mut c_void);
+    ncclCommInitRankScalable(*mut Comm, c_int, c_int, c_int, *const UniqueId, *mut c_void);
     ncclCommInitAll(*mut Comm, c_int, *const c_int);
     ncclCommSplit(Comm, c_int, c_int, *mut Comm, *mut c_void);
     ncclCommFinalize(Comm);

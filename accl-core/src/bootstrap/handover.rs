@@ -4,7 +4,7 @@ use super::auth::Secret;
 use super::join::{Trusted, unexpected};
 use super::service::Service;
 use super::wire::Message;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, socket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -62,8 +62,13 @@ fn try_fetch(
     let Ok(mut connection) = Trusted::greet(stream, secret, "not offered yet", give_up) else {
         return Ok(None);
     };
-    connection.send(&Message::Fetch)?;
-    match connection.receive(deadline)? {
+    let answer = connection.send(&Message::Fetch).and_then(|()| connection.receive(deadline));
+    // A process that ended meanwhile is for `give_up` to name.
+    let answer = match answer {
+        Err(error) if error.kind() == ErrorKind::Remote => return Ok(None),
+        answer => answer?,
+    };
+    match answer {
         Message::Grant => connection.take_descriptor().map(Some).ok_or_else(|| {
             Error::system("no descriptor came with the shared memory (see ulimit -n)", "EMFILE")
         }),

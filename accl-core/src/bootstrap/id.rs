@@ -53,6 +53,16 @@ impl UniqueId {
         })
     }
 
+    /// Says that nobody will join by this id: of several ids the first one gathers all ranks.
+    pub fn retire(&self) -> Result<()> {
+        let invitation = self.decode()?;
+        let service = Service::of_process()?;
+        if invitation.service == service.name() {
+            service.expect_nobody(invitation.secret);
+        }
+        Ok(())
+    }
+
     pub(crate) fn encode(invitation: &Invitation) -> Result<Self> {
         let name = invitation.service.as_bytes();
         if name.len() > NAME_MOST {

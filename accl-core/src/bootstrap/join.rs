@@ -187,12 +187,13 @@ impl Membership<'_> {
     /// Says whether this rank has set itself up, and returns everybody's verdict.
     pub fn confirm(mut self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind(), error.text().to_string()));
-        // If this cannot be sent, a verdict has closed the connection, and is still there to be read.
-        let sent = self.connection.send(&Message::Ready(failure));
-        let heard = self.connection.receive(self.deadline);
-        match heard.map_err(|error| lost(sent.err().unwrap_or(error), self.creator))? {
-            Message::Go => outcome,
-            other => Err(unexpected(other)),
+        // Whoever cannot say so may be too late: the verdict has come, and the root has hung up.
+        let said = self.connection.send(&Message::Ready(failure));
+        match (self.connection.receive(self.deadline), said) {
+            (Ok(Message::Go), _) => outcome,
+            (Ok(other), _) => Err(unexpected(other)),
+            (Err(_), Err(unsaid)) => Err(unsaid),
+            (Err(error), Ok(())) => Err(error),
         }
     }
 }
@@ -204,5 +205,34 @@ fn lost(error: Error, creator: u32) -> Error {
             "process {creator}, the creator of the unique id, does not answer; it may be stopped (ACCL_INIT_TIMEOUT)"
         )),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_crowd_does_not_keep_a_rank_out() {
+        let id = UniqueId::create().unwrap();
+        let service = super::super::service_name().unwrap();
+        let crowd: Vec<_> = (0..300).map(|_| socket::connect(&service).unwrap().unwrap()).collect();
+        let request = Request { ranks: 1, rank: 0, version: 1, patience: Some(Duration::from_secs(10)) };
+        join(&id, request, &|| Ok(())).unwrap().confirm(Ok(())).unwrap();
+        drop(crowd);
+    }
+
+    #[test]
+    fn a_rank_that_is_late_for_the_verdict_hears_it() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let verdict = Message::Failure(ErrorKind::Remote, "rank 2 left".to_string());
+        (&theirs).write_all(&verdict.encode()).unwrap();
+        drop(theirs);
+        let connection = Trusted { stream: ours, inbox: Vec::new(), descriptor: None, give_up: &|| Ok(()) };
+        let deadline = clock::now() + Duration::from_secs(10);
+        let secret = UniqueId::create().unwrap().decode().unwrap().secret;
+        let membership = Membership { peers: Vec::new(), secret, connection, deadline };
+        let error = membership.confirm(Ok(())).unwrap_err();
+        assert_eq!((error.kind(), error.text()), (ErrorKind::Remote, "rank 2 left"));
     }
 }

@@ -23,7 +23,7 @@ pub use join::{Membership, Request, join};
 pub use wire::PeerRecord;
 
 /// The version of messages and of shared memory layouts: builds that differ in it cannot talk to each other.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 1;
 
 /// The service of this process, started if need be: its local address.
 pub fn service_name() -> crate::Result<String> {

@@ -26,6 +26,10 @@ const STRANGER_PATIENCE: Duration = Duration::from_secs(10);
 const IDLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Connections at a time that have not proved themselves.
 const MOST_STRANGERS: usize = 256;
+/// Connections that are accepted before those that are there are heard.
+const MOST_ACCEPTED: usize = 64;
+/// How long to leave callers in the queue when none can be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The service as the rest of the process sees it.
 #[derive(Debug)]
@@ -71,6 +75,11 @@ impl Service {
         self.change(|books| {
             books.roots.insert(secret.token(), (secret, Root::new()));
         })
+    }
+
+    /// Closes a root that nobody will come to, if it is one of this process.
+    pub(super) fn expect_nobody(&self, secret: Secret) {
+        self.books.lock().roots.remove(&secret.token());
     }
 
     /// Hands `file` to everybody who knows `secret`, until it is withdrawn.
@@ -245,11 +254,20 @@ impl Worker {
     }
 
     fn accept(&mut self) {
-        for _ in self.strangers()..MOST_STRANGERS {
-            let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) else { return };
+        for _ in 0..MOST_ACCEPTED {
+            let stream = match self.listener.as_ref().map(UnixListener::accept) {
+                Some(Ok((stream, _))) => stream,
+                Some(Err(error)) if !socket::is_transient(&error) => {
+                    // No descriptors, say: whoever waits in the queue would wake us again at once.
+                    clock::sleep(ACCEPT_PAUSE);
+                    return;
+                }
+                _ => return,
+            };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
+            self.make_room();
             self.last_connection += 1;
             let client = Client {
                 stream,
@@ -260,6 +278,21 @@ impl Worker {
                 leaving: false,
             };
             self.clients.insert(self.last_connection, client);
+        }
+    }
+
+    /// Lets the one go who has been silent for longest if there are too many strangers: ranks say who they are at
+    /// once, so that a crowd that says nothing does not keep them out.
+    fn make_room(&mut self) {
+        let strangers =
+            self.clients.iter().filter(|(_, client)| !matches!(client.stage, Stage::Member { .. }));
+        if strangers.clone().count() < MOST_STRANGERS {
+            return;
+        }
+        let silent = |client: &Client| matches!(client.stage, Stage::Stranger { .. });
+        let longest = strangers.min_by_key(|(connection, client)| (!silent(client), **connection));
+        if let Some(connection) = longest.map(|(connection, _)| *connection) {
+            self.clients.remove(&connection);
         }
     }
 

@@ -6,6 +6,7 @@
 use super::Communicator;
 use crate::engine::{Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, submit};
 use crate::error::{Error, Result};
+use parking_lot::{Condvar, Mutex};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -67,14 +68,26 @@ pub fn end() -> Result<()> {
             Err(error)
         }
         None => {
-            let (waited, others): (Vec<_>, Vec<_>) = group.jobs.into_iter().partition(|(_, waited)| *waited);
-            for (job, _) in others {
-                spawn("accl-init", job)?;
-            }
-            run_jobs(waited.into_iter().map(|(job, _)| job).collect())?;
+            run_all(group.jobs)?;
             carry_out(group.calls)
         }
     }
+}
+
+/// Runs a group's jobs, and waits for those that its end waits for.
+fn run_all(jobs: Vec<(Job, bool)>) -> Result<()> {
+    let mut waited_jobs = Vec::new();
+    let mut failure = None;
+    for (job, waited) in jobs {
+        match &failure {
+            Some(error) => drop(job(Some(Error::clone(error)))),
+            None if waited => waited_jobs.push(job),
+            None => failure = spawn("accl-init", job).err(),
+        }
+    }
+    let Some(error) = failure else { return run_jobs(waited_jobs) };
+    waited_jobs.into_iter().for_each(|job| drop(job(Some(error.clone()))));
+    Err(error)
 }
 
 /// Remembers a failure of a call inside a group; outside of groups it does nothing.
@@ -122,38 +135,79 @@ pub(super) fn defer_or_spawn(waited: bool, name: &str, job: Job) -> Result<()> {
     job.map_or(Ok(()), |job| spawn(name, job))
 }
 
-/// Runs a job in the background.
+/// Runs a job in the background. Without a thread it is dropped, with the error that is returned, too.
 pub(super) fn spawn(name: &str, job: Job) -> Result<()> {
-    std::thread::Builder::new().name(name.to_string()).spawn(move || drop(job(None))).map(|_| ()).map_err(
-        |error| Error::system("cannot start a thread for a non-blocking call (see ulimit -u)", error),
-    )
+    let kept = Arc::new(Mutex::new(Some(job)));
+    let taken = kept.clone();
+    let body = move || {
+        let job = taken.lock().take();
+        job.map(|job| drop(job(None)));
+    };
+    std::thread::Builder::new().name(name.to_string()).spawn(body).map(|_| ()).map_err(|error| {
+        let error =
+            Error::system("cannot start a thread for a non-blocking call (see ulimit -u, ulimit -v)", error);
+        let job = kept.lock().take();
+        job.map(|job| drop(job(Some(error.clone()))));
+        error
+    })
 }
 
-/// Runs jobs at the same time and waits for all of them; the first failure is returned.
+/// Runs jobs at the same time and waits for all of them; the first failure is returned. None begins before all
+/// have a thread: ranks that join would wait for the one that has none.
 pub(super) fn run_jobs(jobs: Vec<Job>) -> Result<()> {
     if jobs.len() <= 1 {
         return jobs.into_iter().try_for_each(|job| job(None));
     }
+    let slots: Vec<_> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
+    let gate = Gate::default();
+    let take = |slot: &Mutex<Option<Job>>, dropped: Option<Error>| {
+        let job = slot.lock().take();
+        job.map_or(Ok(()), |job| job(dropped))
+    };
+    let (take, gate) = (&take, &gate);
     std::thread::scope(|scope| {
-        let started: Vec<_> = jobs
-            .into_iter()
-            .map(|job| {
-                std::thread::Builder::new()
-                    .name("accl-init".to_string())
-                    .spawn_scoped(scope, move || job(None))
-            })
-            .collect();
-        let outcome = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, Result<()>>>| match thread {
-            Ok(thread) => {
-                thread.join().unwrap_or_else(|_| Err(Error::internal("a thread of a group panicked")))
-            }
-            Err(error) => {
-                Err(Error::system("cannot start a thread for a rank of a group (see ulimit -u)", error))
-            }
+        let start = |slot| {
+            let body = move || take(slot, gate.wait());
+            std::thread::Builder::new().name("accl-init".to_string()).spawn_scoped(scope, body)
         };
-        let outcomes: Vec<_> = started.into_iter().map(outcome).collect();
+        let started: std::io::Result<Vec<_>> = slots.iter().map(start).collect();
+        let failure = started.as_ref().err().map(|error| {
+            Error::system("cannot start a thread for a rank of a group (see ulimit -u, ulimit -v)", error)
+        });
+        gate.open(failure.clone());
+        if let Some(error) = failure {
+            slots.iter().for_each(|slot| drop(take(slot, Some(error.clone()))));
+            return Err(error);
+        }
+        let panicked = |_| Err(Error::internal("a thread of a group panicked"));
+        let threads = started.into_iter().flatten();
+        let outcomes: Vec<_> = threads.map(|thread| thread.join().unwrap_or_else(panicked)).collect();
         outcomes.into_iter().collect()
     })
+}
+
+/// Where threads wait for the word to begin, or for the reason not to.
+#[derive(Default)]
+struct Gate {
+    word: Mutex<Option<Option<Error>>>,
+    given: Condvar,
+}
+
+impl Gate {
+    fn open(&self, failure: Option<Error>) {
+        *self.word.lock() = Some(failure);
+        self.given.notify_all();
+    }
+
+    fn wait(&self) -> Option<Error> {
+        let mut word = self.word.lock();
+        loop {
+            match &*word {
+                Some(failure) => return failure.clone(),
+                None => self.given.wait(&mut word),
+            }
+        }
+    }
 }
 
 /// What a group asks of one rank.

@@ -1,6 +1,6 @@
 //! How a communicator comes to be: its ranks join, share memory, and take their seats.
 
-use super::share::share_memory;
+use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
 use crate::algo::Facts;
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
@@ -36,6 +36,7 @@ impl Communicator {
                 "rank {rank} of {ranks}; need a rank from 0 to below the number of ranks"
             )));
         }
+        ids[1..].iter().try_for_each(UniqueId::retire)?;
         let settings = Settings::load()?;
         crate::telemetry::set_level(settings.debug >= Debug::Version, settings.debug >= Debug::Warn);
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
@@ -44,13 +45,12 @@ impl Communicator {
         if group::is_open() || !blocking {
             let background = communicator.begin_background();
             let job = move |dropped: Option<Error>| {
-                let joining = &background.communicator;
+                let joining = &background.0;
                 let outcome =
                     dropped.map_or_else(|| joining.join(&id, &settings), |error| joining.refuse(error));
                 if let (Err(_), true, Some(failed)) = (&outcome, blocking, failed) {
                     failed();
                 }
-                background.end();
                 outcome
             };
             group::defer_or_spawn(blocking, "accl-init", Box::new(job))?;
@@ -68,7 +68,9 @@ impl Communicator {
         let settings = Settings::load()?;
         let jobs = communicators.iter().map(|communicator| {
             let (joining, settings) = (communicator.clone(), settings.clone());
-            Box::new(move |_| joining.join(&id, &settings)) as group::Job
+            let join =
+                move |dropped: Option<Error>| dropped.map_or_else(|| joining.join(&id, &settings), Err);
+            Box::new(join) as group::Job
         });
         group::run_jobs(jobs.collect())?;
         Ok(communicators)
@@ -106,34 +108,37 @@ impl Communicator {
         self.take_seat(prepared?, peers, secret, settings)
     }
 
-    /// Maps what the ranks share and says so in it. None for a rank alone.
+    /// Gets everything for the seat that can fail: maps what the ranks share and says so in it, and begins to watch
+    /// the other processes, so that none of them can die unseen from here on.
     pub(super) fn prepare(
         &self,
         peers: &[PeerRecord],
         secret: Secret,
         settings: &Settings,
         give_up: &dyn Fn() -> Result<()>,
-    ) -> Result<Option<super::share::Sharing>> {
+    ) -> Result<Prepared> {
+        let watches = watch(peers)?;
         if peers.len() == 1 {
-            return Ok(None);
+            return Ok(Prepared { rank: self.rank(), sharing: None, watches });
         }
         let sharing = share_memory(peers, secret, !settings.shm_disable, give_up)?;
         let block = sharing.arena.block(self.rank());
         block.probe().store(std::ptr::from_ref(probe_word()) as u64, Ordering::Release);
         block.set_state(RankState::Present);
-        Ok(Some(sharing))
+        Ok(Prepared { rank: self.rank(), sharing: Some(sharing), watches })
     }
 
     /// Takes the seat, once all ranks have prepared.
     pub(super) fn take_seat(
         &self,
-        sharing: Option<super::share::Sharing>,
+        mut prepared: Prepared,
         peers: Vec<PeerRecord>,
         secret: Secret,
         settings: &Settings,
     ) -> Result<()> {
         let facts = Facts::of(settings, BOARD_BYTES);
-        let arena = sharing.map(|sharing| sharing.arena.clone());
+        let watches = std::mem::take(&mut prepared.watches);
+        let arena = prepared.sharing.take().map(|sharing| sharing.arena);
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
                 (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], settings)).collect();
@@ -146,7 +151,7 @@ impl Communicator {
             warn_after: settings.warn_after,
             patience: Patience::for_ranks(self.ranks(), cpu::available_cores()),
         };
-        let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watch(&peers), limits));
+        let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
         let joined = Joined { seat, peers, secret, facts };
         self.shared
             .joined
@@ -168,6 +173,24 @@ impl Communicator {
     }
 }
 
+/// What a rank holds of a new communicator before it has its seat.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    rank: usize,
+    /// None for a rank alone.
+    sharing: Option<Sharing>,
+    watches: Vec<Peer>,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // Peers may have heard that all is well and wait for this rank, which will not come.
+        if let Some(sharing) = &self.sharing {
+            sharing.arena.part(self.rank, RankState::Aborted);
+        }
+    }
+}
+
 /// How this rank gets at memory that `peer` lends.
 fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, settings: &Settings) -> Reach {
     let here = Place::here();
@@ -184,15 +207,18 @@ fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, settings: &Settings) -> 
 }
 
 /// A watch on each other process, shared by all of its ranks.
-fn watch(peers: &[PeerRecord]) -> Vec<Peer> {
+fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
     let here = Place::here();
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();
-    let watched = |peer: &PeerRecord| {
-        let place = &peer.place;
-        let foreign = !place.shares_process(&here) && place.shares_pids(&here);
-        let open = || Watch::open(place.pid).map(Arc::new);
-        let watch = foreign.then(|| watches.entry(place.pid).or_insert_with(open).clone()).flatten();
-        Peer { pid: place.pid, watch }
-    };
-    peers.iter().map(watched).collect()
+    let mut watched = Vec::new();
+    for (rank, peer) in peers.iter().enumerate() {
+        let pid = peer.place.pid;
+        let foreign = !peer.place.shares_process(&here) && peer.place.shares_pids(&here);
+        if foreign && !watches.contains_key(&pid) {
+            let watch = Watch::open(pid).map_err(|error| error.within(format!("rank {rank}")))?;
+            watches.insert(pid, watch.map(Arc::new));
+        }
+        watched.push(Peer { pid, watch: foreign.then(|| watches[&pid].clone()).flatten() });
+    }
+    Ok(watched)
 }

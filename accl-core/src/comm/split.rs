@@ -35,13 +35,12 @@ impl Communicator {
         }
         let background = self.begin_background();
         let job = move |dropped: Option<Error>| {
-            let parent = &background.communicator;
+            let parent = &background.0;
             let split = dropped.map_or_else(|| parent.split_now(color, key, config), Err);
             let outcome = split.map(done);
             if let (Err(error), false) = (&outcome, blocking) {
                 parent.store_error(error);
             }
-            background.end();
             outcome
         };
         let deferred = group::is_open();
@@ -71,7 +70,8 @@ impl Communicator {
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
             (Self::new(members.len(), rank, config), peers, secret)
         });
-        let give_up = || joined.seat.check_alive();
+        // The memory of the new communicator comes from the process of its first rank.
+        let give_up = || joined.seat.check_alive().and_then(|()| joined.seat.check_peer(members[0]));
         let prepare = || {
             let prepare = |(child, peers, secret): &(Self, Vec<PeerRecord>, _)| {
                 child.prepare(peers, *secret, settings.as_ref().map_err(Clone::clone)?, &give_up)
@@ -85,8 +85,8 @@ impl Communicator {
         self.verdict(early.as_ref().and_then(|prepared| prepared.as_ref().err()))?;
         let prepared = early.unwrap_or_else(prepare);
         self.verdict(prepared.as_ref().err())?;
-        let Some((child, peers, secret)) = child else { return Ok(None) };
-        child.take_seat(prepared?.flatten(), peers, secret, &settings?)?;
+        let (Some((child, peers, secret)), Some(prepared)) = (child, prepared?) else { return Ok(None) };
+        child.take_seat(prepared, peers, secret, &settings?)?;
         Ok(Some(child))
     }
 

@@ -136,8 +136,8 @@ pub struct Fabric {
 impl Fabric {
     /// The connections of `rank`; `reach` says how it gets at each peer's lent memory.
     pub fn new(arena: &Arc<Arena>, rank: Rank, reach: &[Reach]) -> Self {
-        for (peer, _) in reach.iter().enumerate().filter(|(_, reach)| **reach != Reach::None) {
-            arena.set_reads(rank, peer);
+        for (source, _) in reach.iter().enumerate().filter(|(_, reach)| **reach != Reach::None) {
+            arena.set_reads(rank, source);
         }
         let reach: Arc<[Reach]> = Arc::from(reach);
         Self {

@@ -96,11 +96,10 @@ impl Seat {
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         if let Some(arena) = &self.arena {
-            arena.block(self.rank).set_state(RankState::Aborted);
+            arena.part(self.rank, RankState::Aborted);
             arena.block(self.rank).bell.ring();
-            self.ring_peers(arena);
         }
-        super::stream::drop_aborted();
+        super::stream::wake_for_abort();
     }
 
     /// This rank will make no more calls; what it has sent is there for its peers.
@@ -108,8 +107,7 @@ impl Seat {
         if let Some(arena) = &self.arena
             && arena.block(self.rank).state() == RankState::Present
         {
-            arena.block(self.rank).set_state(RankState::Left);
-            self.ring_peers(arena);
+            arena.part(self.rank, RankState::Left);
         }
     }
 
@@ -122,6 +120,15 @@ impl Seat {
     pub fn check_alive(&self) -> Result<()> {
         self.check_abort()?;
         self.error().map_or(Ok(()), Err)
+    }
+
+    /// An error once the process of `peer` is known to have ended.
+    pub fn check_peer(&self, peer: Rank) -> Result<()> {
+        let peer_watch = self.peers[peer].watch.as_ref();
+        if peer_watch.is_some_and(|watch| watch.has_ended()) {
+            return Err(Error::remote(format!("rank {peer} (process {}) ended", self.peers[peer].pid)));
+        }
+        Ok(())
     }
 
     /// An error once [`Seat::abort`] has been called.
@@ -160,12 +167,6 @@ impl Seat {
         let mut guard = self.drained.0.lock();
         while self.queued.load(Ordering::Acquire) != 0 {
             self.drained.1.wait(&mut guard);
-        }
-    }
-
-    fn ring_peers(&self, arena: &Arena) {
-        for rank in (0..arena.geometry().ranks()).filter(|rank| *rank != self.rank) {
-            arena.block(rank).bell.ring();
         }
     }
 }

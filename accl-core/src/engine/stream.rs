@@ -12,7 +12,7 @@ use super::watch::{LOOK_AROUND, Stall};
 use crate::error::{Error, Result};
 use crate::os::{cpu, futex, process};
 use crate::sync::bell::Bell;
-use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::prim::{AtomicU64, Ordering};
 use crate::sync::wait::{Backoff, Patience, Pause};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -115,18 +115,17 @@ pub fn submit(streams: &[HostStream], parts: Vec<Part>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the engine's thread look around, if there is one.
-pub(super) fn wake() {
+/// Makes the engine's thread end what is queued for seats that have been aborted.
+pub(super) fn wake_for_abort() {
     if let Some(engine) = ENGINE.get() {
+        engine.aborts.fetch_add(1, Ordering::Release);
         engine.bell.ring();
     }
 }
 
-/// The same after a seat has been aborted: its launches are over, also those behind launches that are not.
-pub(super) fn drop_aborted() {
+/// Makes the engine's thread look around, if there is one.
+pub(super) fn wake() {
     if let Some(engine) = ENGINE.get() {
-        // Release: pairs with `Queues::drop_aborted`, which then sees the seat's mark.
-        engine.aborted.store(true, Ordering::Release);
         engine.bell.ring();
     }
 }
@@ -142,6 +141,10 @@ struct RunningPart {
 impl RunningPart {
     fn new(part: Part) -> Self {
         Self { part, work: Work::default(), stall: Stall::default(), done: false }
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.part.seat.check_abort().is_err()
     }
 
     /// Polls, and says whether something moved and how it ended, if it did.
@@ -173,24 +176,6 @@ impl RunningPart {
         endpoint.close();
         Some(Err(seat.fail(error)))
     }
-
-    /// It is over for `number`, the launch that it is part of.
-    fn end(
-        &mut self,
-        number: u64,
-        outcome: Result<()>,
-        streams: &[Arc<StreamState>],
-        by_seat: &mut HashMap<usize, VecDeque<u64>>,
-    ) {
-        self.done = true;
-        leave(by_seat, seat_key(&self.part.seat), number);
-        if let Err(error) = outcome {
-            for stream in streams {
-                stream.progress.lock().error.get_or_insert_with(|| error.clone());
-            }
-        }
-        self.part.seat.dequeue();
-    }
 }
 
 #[derive(Debug)]
@@ -204,8 +189,8 @@ struct Launch {
 struct Engine {
     inbox: Mutex<Vec<Launch>>,
     bell: Bell,
-    /// A launch of an aborted seat may be waiting.
-    aborted: AtomicBool,
+    /// How often a seat of this process was aborted.
+    aborts: AtomicU64,
     pid: u32,
 }
 
@@ -217,7 +202,7 @@ impl Engine {
         let engine = ENGINE.get_or_init(|| Self {
             inbox: Mutex::default(),
             bell: Bell::new(),
-            aborted: AtomicBool::new(false),
+            aborts: AtomicU64::new(0),
             pid: process::id(),
         });
         if engine.pid != process::id() {
@@ -244,6 +229,9 @@ struct Queues {
     by_seat: HashMap<usize, VecDeque<u64>>,
     /// Launches at the head of all their streams.
     begun: Vec<u64>,
+    aborts_seen: u64,
+    /// True while launches may be queued for seats that have been aborted.
+    aborted_left: bool,
 }
 
 impl Queues {
@@ -251,19 +239,13 @@ impl Queues {
         let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
         let mut backoff = Backoff::new(patience, patience.spins());
         loop {
-            if self.look(engine) {
+            let accepted = self.accept(engine) | self.end_aborted(engine);
+            if self.poll() || accepted {
                 backoff.reset();
             } else if self.begun.is_empty() || backoff.pause() == Pause::Sleep {
                 self.sleep(engine);
             }
         }
-    }
-
-    /// True if anything came or moved.
-    fn look(&mut self, engine: &Engine) -> bool {
-        let accepted = self.accept(engine);
-        let dropped = self.drop_aborted(engine);
-        self.poll() || accepted || dropped
     }
 
     fn accept(&mut self, engine: &Engine) -> bool {
@@ -272,43 +254,17 @@ impl Queues {
         for launch in arrived {
             self.last_number += 1;
             let number = self.last_number;
+            self.aborted_left |= launch.parts.iter().any(RunningPart::is_aborted);
             for stream in &launch.streams {
                 self.by_stream.entry(stream.number).or_default().push_back(number);
             }
             for part in &launch.parts {
-                // One that comes after the abort of its seat.
-                if part.part.seat.check_abort().is_err() {
-                    engine.aborted.store(true, Ordering::Release);
-                }
                 self.by_seat.entry(seat_key(&part.part.seat)).or_default().push_back(number);
             }
             self.launches.insert(number, launch);
             self.begin_if_first(number);
         }
         any
-    }
-
-    /// Ends what aborted seats have in launches that have not begun: an abort must not wait for what is before
-    /// them on a stream, which may be another communicator's, and stuck. True if there was any.
-    fn drop_aborted(&mut self, engine: &Engine) -> bool {
-        // Looking first is cheaper. Acquire: pairs with the function of this name.
-        if !engine.aborted.load(Ordering::Relaxed) || !engine.aborted.swap(false, Ordering::AcqRel) {
-            return false;
-        }
-        let waiting: Vec<u64> =
-            self.launches.keys().copied().filter(|number| !self.begun.contains(number)).collect();
-        for number in waiting {
-            let Some(launch) = self.launches.get_mut(&number) else { continue };
-            for part in launch.parts.iter_mut().filter(|part| !part.done) {
-                if let Err(error) = part.part.seat.check_abort() {
-                    part.end(number, Err(part.part.seat.fail(error)), &launch.streams, &mut self.by_seat);
-                }
-            }
-            if launch.parts.iter().all(|part| part.done) {
-                self.end(number);
-            }
-        }
-        true
     }
 
     fn begin_if_first(&mut self, number: u64) {
@@ -319,6 +275,29 @@ impl Queues {
         if launch.streams.iter().all(first) && !self.begun.contains(&number) {
             self.begun.push(number);
         }
+    }
+
+    /// Ends what is queued for aborted seats, also where it waits behind other communicators on its streams: whoever
+    /// aborts waits for that. True if anything moved.
+    fn end_aborted(&mut self, engine: &Engine) -> bool {
+        // Acquire: pairs with `wake_for_abort`.
+        let aborts = engine.aborts.load(Ordering::Acquire);
+        if aborts == self.aborts_seen && !self.aborted_left {
+            return false;
+        }
+        self.aborts_seen = aborts;
+        let begun = |number: &u64| self.begun.contains(number);
+        let waiting: Vec<u64> = self.launches.keys().copied().filter(|number| !begun(number)).collect();
+        let mut moved = false;
+        for number in waiting {
+            moved |= self.visit(number, |part| match part.part.seat.check_abort() {
+                Ok(()) => (false, None),
+                Err(error) => (true, Some(Err(error))),
+            });
+        }
+        let mut parts = self.launches.values().flat_map(|launch| &launch.parts);
+        self.aborted_left = parts.any(|part| !part.done && part.is_aborted());
+        moved
     }
 
     /// Polls every part whose turn it is; true if anything moved.
@@ -344,11 +323,18 @@ impl Queues {
             }
             let (advanced, outcome) = look(part);
             moved |= advanced;
-            if let Some(outcome) = outcome {
-                part.end(number, outcome, &launch.streams, &mut self.by_seat);
+            let Some(outcome) = outcome else { continue };
+            part.done = true;
+            part.part.seat.dequeue();
+            pop(&mut self.by_seat, key);
+            if let Err(error) = outcome {
+                for stream in &launch.streams {
+                    stream.progress.lock().error.get_or_insert_with(|| error.clone());
+                }
             }
         }
-        if launch.parts.iter().all(|part| part.done) {
+        // Others keep their place on their streams: what is queued behind them waits for what is before them.
+        if launch.parts.iter().all(|part| part.done) && self.begun.contains(&number) {
             self.end(number);
             moved = true;
         }
@@ -360,7 +346,7 @@ impl Queues {
         let Some(launch) = self.launches.remove(&number) else { return };
         let mut next = Vec::new();
         for stream in &launch.streams {
-            leave(&mut self.by_stream, stream.number, number);
+            pop(&mut self.by_stream, stream.number);
             next.extend(self.by_stream.get(&stream.number).and_then(VecDeque::front).copied());
             stream.progress.lock().queued -= 1;
             stream.changed.notify_all();
@@ -391,7 +377,7 @@ impl Queues {
             .map(|bell| (bell, bell.arm()))
             .collect();
         // The last look, as in `drive`.
-        if !self.look(engine) {
+        if !self.accept(engine) && !self.end_aborted(engine) && !self.poll() {
             let mut words = vec![(engine.bell.word(), rings)];
             words.extend(bells.iter().map(|(bell, rings)| (bell.word(), *rings)));
             let idle = self.launches.is_empty();
@@ -404,10 +390,9 @@ impl Queues {
     }
 }
 
-/// Takes a launch, which is the first one unless it was aborted, off a queue.
-fn leave<K: std::hash::Hash + Eq>(queues: &mut HashMap<K, VecDeque<u64>>, key: K, number: u64) {
+fn pop<K: std::hash::Hash + Eq>(queues: &mut HashMap<K, VecDeque<u64>>, key: K) {
     if let Some(queue) = queues.get_mut(&key) {
-        queue.retain(|other| *other != number);
+        queue.pop_front();
         if queue.is_empty() {
             queues.remove(&key);
         }

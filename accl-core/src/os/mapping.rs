@@ -38,15 +38,6 @@ impl Mapping {
         Self::from_result(start, bytes)
     }
 
-    /// Has the kernel fill the range with zeros in every forked child; false where it cannot (before Linux 4.14).
-    pub fn zero_in_children(&self) -> bool {
-        // SAFETY: the range is ours, and its content in this process stays what it is.
-        unsafe {
-            rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, rustix::mm::Advice::LinuxWipeOnFork)
-        }
-        .is_ok()
-    }
-
     /// Maps the first `bytes` of a nameless file, shared with everyone who maps it.
     pub fn of_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
@@ -75,10 +66,8 @@ impl Mapping {
 
     fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, bytes: usize) -> Result<Self> {
         let start = start.map_err(|errno| {
-            Error::system(
-                format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)"),
-                errno,
-            )
+            let what = format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)");
+            Error::system(what, errno)
         })?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Error::internal("a mapping at address 0"))?;
         Ok(Self { start, bytes })
@@ -106,15 +95,4 @@ pub fn file_bytes(file: BorrowedFd<'_>) -> Result<usize> {
     let status =
         rustix::fs::fstat(file).map_err(|errno| Error::system("cannot look at a memory file", errno))?;
     usize::try_from(status.st_size).map_err(|_| Error::internal("a memory file of negative length"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_has_the_systems_reason() {
-        let error = Mapping::anonymous(usize::MAX / 2).unwrap_err();
-        assert!(error.text().contains("os error 12"), "{error}");
-    }
 }

@@ -1,33 +1,18 @@
 //! Processes: who we are, whether another one lives, and reading another one's memory.
 //!
 //! # Safety
-//! Reading a foreign process copies into memory that the caller vouches for through [`read_memory`]'s contract. The
-//! page behind [`id`] is an atomic of ours and nothing else.
+//! Reading a foreign process copies into memory that the caller vouches for through [`read_memory`]'s contract.
 #![allow(unsafe_code)]
 
-use super::mapping::Mapping;
+use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-/// This process's id, in its own PID namespace. Without a system call, and right in a forked child: the number is
-/// kept in a page that the kernel clears there.
+/// This process's id, in its own PID namespace.
 pub fn id() -> u32 {
-    static PAGE: OnceLock<Option<Mapping>> = OnceLock::new();
-    let page = PAGE.get_or_init(|| Mapping::anonymous(4096).ok().filter(Mapping::zero_in_children));
-    let Some(page) = page else { return std::process::id() };
-    // SAFETY: the page is mapped for as long as the process lives, is aligned, and nothing else uses it.
-    let kept = unsafe { &*page.start().cast::<AtomicU32>() };
-    match kept.load(Ordering::Relaxed) {
-        0 => {
-            let id = std::process::id();
-            kept.store(id, Ordering::Relaxed);
-            id
-        }
-        id => id,
-    }
+    std::process::id()
 }
 
 /// A number that tells PID namespaces apart: the inode of `/proc/self/ns/pid`, or 0 where it cannot be read.
@@ -35,31 +20,27 @@ pub fn pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
 }
 
-/// The same for network namespaces.
-pub fn network_namespace() -> u64 {
-    rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino)
-}
-
-/// A watch on another process that does not confuse it with a later one of the same number. Without a descriptor:
-/// the process was gone already.
+/// A watch on another process that does not confuse it with a later one of the same number.
 #[derive(Debug)]
-pub struct Watch(Option<OwnedFd>);
+pub struct Watch(OwnedFd);
 
 impl Watch {
-    /// Starts watching; `None` where the kernel cannot.
-    pub fn open(pid: u32) -> Option<Self> {
-        let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(descriptor) => Some(Self(Some(descriptor))),
-            Err(rustix::io::Errno::SRCH) => Some(Self(None)),
-            Err(_) => None,
+    /// Starts watching; `None` where the kernel cannot, an error (Remote) if the process is gone already.
+    pub fn open(pid: u32) -> Result<Option<Self>> {
+        let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+            Ok(descriptor) => Ok(Some(Self(descriptor))),
+            Err(Errno::NOSYS | Errno::PERM) => Ok(None),
+            Err(Errno::SRCH) => Err(Error::remote(format!("process {pid} ended"))),
+            Err(errno) => {
+                Err(Error::system(format!("cannot watch process {pid} (see ulimit -n, ulimit -v)"), errno))
+            }
         }
     }
 
     /// True once the process has ended (even if its parent has not waited for it yet).
     pub fn has_ended(&self) -> bool {
-        let Some(descriptor) = &self.0 else { return true };
-        let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(1..))
     }
@@ -76,7 +57,12 @@ pub fn is_stopped(pid: u32) -> bool {
 ///
 /// # Safety
 /// `destination` must be valid for writes of `bytes`.
-pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: usize) -> Result<usize, i32> {
+pub unsafe fn read_memory(
+    pid: u32,
+    address: u64,
+    destination: *mut u8,
+    bytes: usize,
+) -> std::result::Result<usize, i32> {
     let local = libc::iovec { iov_base: destination.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes };
     // SAFETY: `local` is writable by this function's contract; `remote` is checked by the kernel.
@@ -85,22 +71,23 @@ pub unsafe fn read_memory(pid: u32, address: u64, destination: *mut u8, bytes: u
     usize::try_from(count).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
+/// The same for network namespaces.
+pub fn network_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/net").map_or(0, |status| status.st_ino)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_number_is_the_systems() {
-        assert_eq!([id(), id()], [std::process::id(); 2]);
-    }
-
-    #[test]
-    fn a_process_that_was_gone_before_the_watch_has_ended() {
+    fn who_is_gone_cannot_be_watched_and_that_is_an_error() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let early = Watch::open(child.id()).unwrap();
+        let watch = Watch::open(child.id()).unwrap().unwrap();
         child.wait().unwrap();
-        assert!(early.has_ended());
-        assert!(Watch::open(child.id()).unwrap().has_ended());
-        assert!(!Watch::open(id()).unwrap().has_ended());
+        assert!(watch.has_ended());
+        let gone = Watch::open(child.id()).unwrap_err();
+        assert_eq!(gone.kind(), crate::ErrorKind::Remote);
+        assert!(!Watch::open(id()).unwrap().unwrap().has_ended());
     }
 }

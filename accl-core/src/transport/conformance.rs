@@ -28,7 +28,6 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
         ("mem", ring(mem::arena(2).unwrap(), mem::LEND_ABOVE_BYTES, Reach::SameProcess)),
         ("shm, reading across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::CrossProcess(process::id()))),
         ("shm, through the ring", ring(shared(), usize::MAX, Reach::None)),
-        ("shm, only the sender may read across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::None)),
     ]
 }
 

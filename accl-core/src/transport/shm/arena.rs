@@ -1,7 +1,8 @@
 //! The memory that the ranks of one communicator share on one host.
 //!
 //! ```text
-//! | header 4 KiB | rank blocks n × 256 B | who reads whom n × n B | board heads D × n × 64 B | board data D × n × 16 KiB |
+//! | header 4 KiB | rank blocks n × 256 B | who reads whom n × n B | board heads D × n × 64 B |
+//! | board data D × n × 16 KiB |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
 //! ```
 //! Everything begins at a multiple of 128 bytes. R shrinks as ranks grow, so that the whole stays below about
@@ -77,12 +78,12 @@ impl Geometry {
         size_of::<RingControl>() + self.ring_bytes
     }
 
-    fn readers_start(&self) -> usize {
+    fn reads_start(&self) -> usize {
         HEADER_BYTES + self.ranks * size_of::<RankBlock>()
     }
 
     fn heads_start(&self) -> usize {
-        self.readers_start() + (self.ranks * self.ranks).next_multiple_of(128)
+        (self.reads_start() + self.ranks * self.ranks).next_multiple_of(128)
     }
 
     fn data_start(&self) -> usize {
@@ -271,21 +272,22 @@ impl Arena {
         unsafe { &*self.at(HEADER_BYTES + rank * size_of::<RankBlock>()).cast() }
     }
 
-    /// `reader` says that it can read memory which `lender` lends. What one may, the other need not be allowed.
-    pub fn set_reads(&self, reader: Rank, lender: Rank) {
-        // Relaxed: the flag stands for itself; a lender that does not see it yet copies.
-        self.reads_flag(reader, lender).store(1, Ordering::Relaxed);
+    /// Says that `reader` can read memory that `source` lends. Whether one process may read another depends on the
+    /// direction, so the reader finds out and the lender has to be told.
+    pub fn set_reads(&self, reader: Rank, source: Rank) {
+        // Relaxed: it says nothing about other memory.
+        self.reads_word(reader, source).store(1, Ordering::Relaxed);
     }
 
-    /// True if `reader` has said so.
-    pub fn reads(&self, reader: Rank, lender: Rank) -> bool {
-        self.reads_flag(reader, lender).load(Ordering::Relaxed) != 0
+    /// True if `reader` has said so; until then nothing is lent to it.
+    pub fn reads(&self, reader: Rank, source: Rank) -> bool {
+        self.reads_word(reader, source).load(Ordering::Relaxed) != 0
     }
 
-    fn reads_flag(&self, reader: Rank, lender: Rank) -> &AtomicU8 {
-        assert!(reader < self.geometry.ranks && lender < self.geometry.ranks);
-        // SAFETY: n × n bytes lie there, all of them atomics; otherwise as in `block`.
-        unsafe { &*self.at(self.geometry.readers_start() + reader * self.geometry.ranks + lender).cast() }
+    fn reads_word(&self, reader: Rank, source: Rank) -> &AtomicU8 {
+        assert!(reader < self.geometry.ranks && source < self.geometry.ranks);
+        // SAFETY: the table has a byte for each pair of ranks; otherwise as in `block`.
+        unsafe { &*self.at(self.geometry.reads_start() + reader * self.geometry.ranks + source).cast() }
     }
 
     /// A rank's head on the board for an operation.
@@ -326,6 +328,14 @@ impl Arena {
         }
         for rank in 0..self.geometry.ranks {
             self.block(rank).bell.ring();
+        }
+    }
+
+    /// A rank goes: says how, and wakes the others, who may be waiting for it.
+    pub fn part(&self, rank: Rank, how: RankState) {
+        self.block(rank).set_state(how);
+        for peer in (0..self.geometry.ranks).filter(|peer| *peer != rank) {
+            self.block(peer).bell.ring();
         }
     }
 

@@ -80,15 +80,11 @@ pub struct RingSender {
 }
 
 impl RingSender {
-    /// The half of `source` on its way to `destination`. Messages of more than `lend_above` bytes are lent if
-    /// `destination` has said that it can read them ([`Arena::set_reads`]).
+    /// The half of `source` on its way to `destination`. Messages of more than `lend_above` bytes are lent
+    /// to a destination that can read them.
     pub fn new(arena: Arc<Arena>, source: Rank, destination: Rank, lane: Lane, lend_above: usize) -> Self {
         let producer = Producer::new(arena.geometry().ring_bytes() as u64);
         Self { ring: Ring { arena, source, destination, lane }, producer, lend_above, messages: 0, lent: 0 }
-    }
-
-    fn peer_reads(&self) -> bool {
-        self.ring.arena.reads(self.ring.destination, self.ring.source)
     }
 
     /// The most payload in one record: small enough that a ring holds several.
@@ -122,6 +118,10 @@ impl RingSender {
     fn publish(&mut self, payload: usize) {
         let bytes = RECORD_HEAD_BYTES + payload.next_multiple_of(RECORD_HEAD_BYTES);
         self.producer.publish(&self.ring.control().tail, bytes as u64);
+    }
+
+    fn is_readable(&self) -> bool {
+        self.ring.arena.reads(self.ring.destination, self.ring.source)
     }
 
     fn lend(&mut self, message: &mut Outgoing) -> bool {
@@ -183,7 +183,7 @@ impl Sender for RingSender {
     fn offer(&mut self, device: &dyn Device, message: &mut Outgoing) -> Result<bool> {
         let mut moved = false;
         while let Progress::Copied(copied) = message.progress {
-            let lend = copied == 0 && message.head.bytes > self.lend_above && self.peer_reads();
+            let lend = copied == 0 && message.head.bytes > self.lend_above && self.is_readable();
             let went = if lend { self.lend(message) } else { self.copy_piece(device, message, copied) };
             if !went {
                 break;
@@ -347,7 +347,8 @@ impl Receiver for RingReceiver {
                 Ok(unsafe { UserPointer::new((address as usize + current.consumed) as *const _) })
             }
             (Some(address), reach) => {
-                pull::copy(reach, address + current.consumed as u64, scratch, bytes)?;
+                pull::copy(reach, address + current.consumed as u64, scratch, bytes)
+                    .map_err(|error| error.within(format!("rank {}", self.ring.source)))?;
                 self.check_still_lent()?;
                 Ok(scratch)
             }

@@ -1,0 +1,168 @@
+//! Limits, one-sided permissions, and ends in awkward moments: every rank must come out of them, with a reason.
+
+// Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+// Every call here is a call of the C interface with arguments that the test keeps alive.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod support;
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+use support::api::{Comm, INT32, INVALID_USAGE, SUCCESS, SUM, SYSTEM_ERROR};
+use support::cluster::{Cluster, Rank, Scenario, work};
+
+const SCENARIOS: [(&str, Scenario); 4] = [
+    ("read_one_way", read_one_way),
+    ("abort_behind_another", abort_behind_another),
+    ("few_descriptors", few_descriptors),
+    ("few_threads", few_threads),
+];
+
+#[test]
+fn worker() {
+    work(&SCENARIOS);
+}
+
+/// The kernel may let one process read another and not the other way round.
+#[test]
+fn memory_that_is_read_one_way_only() {
+    for blind in 0..2 {
+        Cluster::new(2, 1).argument(blind).env("ACCL_TIMEOUT", 20).run("read_one_way");
+    }
+}
+
+fn read_one_way(rank: Rank) {
+    let api = rank.api;
+    if rank.argument == rank.rank.to_string() {
+        unsafe { std::env::set_var("ACCL_CROSS_MEMORY", "0") };
+    }
+    let comm = rank.join();
+    for count in [20_000, 300_000] {
+        let mine = vec![rank.rank as i32 + 1; count];
+        let mut sums = vec![0; count];
+        api.ok(api.all_reduce_on(&mine, &mut sums, INT32, SUM, comm, null_mut()));
+        assert!(sums.iter().all(|sum| *sum == 3));
+        let mut theirs = vec![0; count];
+        let peer = 1 - rank.rank as c_int;
+        api.ok(api.group(|| unsafe {
+            api.ok((api.ncclSend)(mine.as_ptr().cast_mut().cast(), count, INT32, peer, comm, null_mut()));
+            api.ok((api.ncclRecv)(theirs.as_mut_ptr().cast(), count, INT32, peer, comm, null_mut()));
+        }));
+        assert!(theirs.iter().all(|value| *value == peer + 1));
+    }
+    api.destroy(comm);
+}
+
+/// An abort waits for what is queued on its communicator, and not for what another one's peers do not send.
+#[test]
+fn abort_of_what_waits_behind_another_communicator() {
+    Cluster::new(1, 1).limit(20).run("abort_behind_another");
+}
+
+fn abort_behind_another(rank: Rank) {
+    let api = rank.api;
+    let make = || {
+        let mut comms = [null_mut(); 2];
+        api.ok(unsafe { (api.ncclCommInitAll)(comms.as_mut_ptr(), 2, std::ptr::null()) });
+        comms
+    };
+    let (first, second, third): ([Comm; 2], [Comm; 2], [Comm; 2]) = (make(), make(), make());
+    let (stream, other) = (api.stream(), api.stream());
+    let data = vec![1; 100];
+    let mut sums = vec![vec![0; 100]; 4];
+    // The peers of the first communicator never call.
+    let queued = [(first[0], stream), (second[0], stream), (third[0], stream), (second[0], other)];
+    for ((comm, stream), sums) in queued.into_iter().zip(&mut sums) {
+        api.ok(api.all_reduce_on(&data, sums, INT32, SUM, comm, stream));
+    }
+    let start = Instant::now();
+    api.ok(unsafe { (api.ncclCommAbort)(second[0]) });
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(unsafe { (api.acclStreamSynchronize)(other) }, INVALID_USAGE);
+    api.ok(unsafe { (api.ncclCommAbort)(first[0]) });
+    // What was queued behind both goes on.
+    let mut last = vec![0; 100];
+    api.ok(api.all_reduce_on(&data, &mut last, INT32, SUM, third[1], null_mut()));
+    assert_eq!(unsafe { (api.acclStreamSynchronize)(stream) }, INVALID_USAGE);
+    assert!(last.iter().chain(&sums[2]).all(|sum| *sum == 2));
+    for comm in [first[1], second[1], third[0], third[1]] {
+        api.ok(unsafe { (api.ncclCommAbort)(comm) });
+    }
+}
+
+/// A rank that runs out of descriptors while a communicator is made: then nobody has it, and everybody hears so.
+#[test]
+fn descriptors_run_out_for_all_or_for_none() {
+    const ROUNDS: usize = 13;
+    let cluster = Cluster::new(6, 1).ids(ROUNDS).env("ACCL_INIT_TIMEOUT", 3).limit(60);
+    let outcomes = cluster.run("few_descriptors");
+    let codes = |text: &str| -> Vec<i32> {
+        let line = text.lines().find_map(|line| line.strip_prefix("codes ")).expect("codes");
+        line.split(' ').map(|code| code.parse().unwrap()).collect()
+    };
+    let codes: Vec<Vec<i32>> = outcomes.iter().map(|text| codes(text)).collect();
+    for round in 0..ROUNDS {
+        let made = codes.iter().filter(|codes| codes[round] == SUCCESS).count();
+        assert!(made == 0 || made == 6, "round {round}: {codes:?}");
+    }
+    assert!(codes[0].contains(&SUCCESS) && codes[0].contains(&SYSTEM_ERROR), "{codes:?}");
+}
+
+fn few_descriptors(rank: Rank) {
+    let api = rank.api;
+    let mut codes = Vec::new();
+    for (spare, id) in rank.ids.iter().enumerate() {
+        if rank.rank == 1 {
+            limit(libc::RLIMIT_NOFILE, std::fs::read_dir("/proc/self/fd").unwrap().count() - 1 + spare);
+        }
+        let mut comm = null_mut();
+        let code = unsafe { (api.ncclCommInitRank)(&raw mut comm, 6, *id, rank.rank as c_int) };
+        limit(libc::RLIMIT_NOFILE, 1024);
+        codes.push(code.to_string());
+        if code == SUCCESS {
+            assert_eq!(api.sum(1, comm), 6);
+            assert_eq!(watched(), 5, "a peer whose death this rank would not see");
+            api.destroy(comm);
+        }
+    }
+    eprintln!("codes {}", codes.join(" "));
+}
+
+/// How many processes this one watches.
+fn watched() -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    links
+        .filter(|link| std::fs::read_link(link.path()).is_ok_and(|to| to.ends_with("anon_inode:[pidfd]")))
+        .count()
+}
+
+/// Ranks of a process for which there are not enough threads: none of them waits for the others.
+#[test]
+fn threads_run_out() {
+    Cluster::new(1, 1).limit(20).run("few_threads");
+}
+
+fn few_threads(rank: Rank) {
+    let api = rank.api;
+    let mut comms = vec![null_mut(); 64];
+    // The tables of the library are there from here on.
+    api.ok(unsafe { (api.ncclCommInitAll)(comms.as_mut_ptr(), 2, std::ptr::null()) });
+    let pages: usize =
+        std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+    limit(libc::RLIMIT_AS, pages * 4096 + (60 << 20));
+    let start = Instant::now();
+    let code = unsafe { (api.ncclCommInitAll)(comms.as_mut_ptr(), 64, std::ptr::null()) };
+    assert_eq!(code, SYSTEM_ERROR, "{}", api.error_text());
+    assert!(api.error_text().contains("ulimit"), "{}", api.error_text());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+/// Sets the soft limit; the hard one stays.
+fn limit(resource: libc::__rlimit_resource_t, most: usize) {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limits) }, 0);
+    limits.rlim_cur = (most as libc::rlim_t).min(limits.rlim_max);
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limits) }, 0);
+}
