@@ -131,6 +131,11 @@ fn a_communicator_of_one_rank() {
 }
 
 #[test]
+fn forked_children_join_and_leave_their_parents_alone() {
+    support::passes("forked.c", C, "nccl");
+}
+
+#[test]
 fn a_tool_can_take_the_place_of_a_function() {
     support::passes("interpose.c", C, "nccl");
 }
