@@ -131,7 +131,7 @@ fn a_communicator_of_one_rank() {
 }
 
 #[test]
-fn forked_children_join_and_leave_their_parents_alone() {
+fn forked_children_join() {
     support::passes("forked.c", C, "nccl");
 }
 

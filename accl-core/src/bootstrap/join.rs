@@ -193,7 +193,7 @@ impl Membership<'_> {
             (Ok(Message::Go), _) => outcome,
             (Ok(other), _) => Err(unexpected(other)),
             (Err(_), Err(unsaid)) => Err(unsaid),
-            (Err(error), Ok(())) => Err(error),
+            (Err(error), Ok(())) => Err(lost(error, self.creator)),
         }
     }
 }
@@ -231,7 +231,7 @@ mod tests {
         let connection = Trusted { stream: ours, inbox: Vec::new(), descriptor: None, give_up: &|| Ok(()) };
         let deadline = clock::now() + Duration::from_secs(10);
         let secret = UniqueId::create().unwrap().decode().unwrap().secret;
-        let membership = Membership { peers: Vec::new(), secret, connection, deadline };
+        let membership = Membership { peers: Vec::new(), secret, creator: 1, connection, deadline };
         let error = membership.confirm(Ok(())).unwrap_err();
         assert_eq!((error.kind(), error.text()), (ErrorKind::Remote, "rank 2 left"));
     }

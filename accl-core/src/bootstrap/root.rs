@@ -13,9 +13,6 @@ pub(super) type Connection = u64;
 /// What is to be sent, and to whom.
 pub(super) type Outbox = Vec<(Connection, Message)>;
 
-/// Ranks that are named in a text.
-const MOST_NAMED: usize = 4096;
-
 #[derive(Debug)]
 struct Member {
     connection: Connection,
