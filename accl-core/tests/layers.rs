@@ -55,10 +55,10 @@ const ONE_PLACE: [(&str, &[&str], &str); 8] = [
         &["accl-core/src/os/clock.rs"],
         "time is asked for in `os/clock.rs`, and handed to the rest",
     ),
-    // `os` lies below `sync`, and the kernel wants the machine's own words.
+    // `os` lies below `sync`, and the kernel works on the machine's own words.
     (
         "sync::atomic",
-        &["accl-core/src/sync/prim.rs", "accl-core/src/os/futex.rs"],
+        &["accl-core/src/sync/prim.rs", "accl-core/src/os/"],
         "atomics come from `sync::prim`, \
       so that loom can take their place",
     ),

@@ -90,6 +90,7 @@ face! {
             // SAFETY: the header asks for a pointer that is valid until the parent is through.
             let out = unsafe { Out::new(newcomm, "newcomm") }?;
             out.set(std::ptr::null_mut());
+            parent.check_process()?;
             parent.check_ready()?;
             // SAFETY: the header asks for a valid pointer or NULL.
             let config = unsafe { config::for_child(config) }?;
@@ -115,6 +116,7 @@ face! {
             return Ok(());
         }
         let entered = handle::communicator(comm)?;
+        entered.check_process()?;
         // The handle is freed whatever comes out: programs destroy once. What could not be completed is aborted,
         // so that no other call stays inside for ever.
         let result = entered.destroy();
@@ -131,6 +133,7 @@ face! {
             return Ok(());
         }
         let entered = handle::communicator(comm)?;
+        entered.check_process()?;
         let result = entered.abort();
         drop(entered.close(State::Aborted));
         result

@@ -25,6 +25,8 @@ impl Communicator {
     /// Waits until everything queued is done (in the background for a non-blocking communicator, then the error is
     /// of kind InProgress). No calls may follow. A second time is an error.
     pub fn finalize(&self) -> Result<()> {
+        self.check_process()?;
+        self.check_ready()?;
         if self.shared.finalized.swap(true, Ordering::AcqRel) {
             return Err(Error::argument("the communicator has already been finalized"));
         }
@@ -39,6 +41,7 @@ impl Communicator {
 
     /// Ends this rank's part in good order: what it has sent stays for its peers. Needs no peer.
     pub fn destroy(&self) -> Result<()> {
+        self.check_process()?;
         self.wait_background(None);
         if self.failure().is_some() {
             return self.abort();
@@ -52,6 +55,7 @@ impl Communicator {
 
     /// Ends this rank's part at once: operations under way fail. Needs no peer, works from any thread.
     pub fn abort(&self) -> Result<()> {
+        self.check_process()?;
         self.shared.aborted.store(true, Ordering::Release);
         if let Some(joined) = self.shared.joined.get() {
             joined.seat.abort();

@@ -19,6 +19,7 @@ use crate::bootstrap::{PeerRecord, Secret};
 use crate::engine::Seat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
+use crate::os::process;
 use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use operators::Operators;
 use parking_lot::{Condvar, Mutex};
@@ -52,6 +53,8 @@ struct Shared {
     ranks: usize,
     rank: usize,
     config: CommConfig,
+    /// The process that it was made in: forked children inherit the memory, and have no part in it.
+    process: u32,
     /// Set when the ranks have joined.
     joined: OnceLock<Joined>,
     /// A failure that no operation has had: of the joining, or of a call of a non-blocking communicator.
@@ -81,6 +84,7 @@ impl Communicator {
             ranks,
             rank,
             config,
+            process: process::id(),
             joined: OnceLock::new(),
             error: OnceLock::new(),
             background: AtomicUsize::new(0),
@@ -120,8 +124,21 @@ impl Communicator {
         Ok(())
     }
 
-    /// An error where a call cannot be made at all: not ready, or failed before.
+    /// An error (InvalidUsage) in a forked child of the process that made the communicator.
+    pub fn check_process(&self) -> Result<()> {
+        if self.shared.process == process::id() {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "the communicator belongs to process {}, and this is a forked child of it; make a communicator of its own \
+             here",
+            self.shared.process
+        )))
+    }
+
+    /// An error where a call cannot be made at all: not ready, failed before, or another process's.
     pub fn check_usable(&self) -> Result<()> {
+        self.check_process()?;
         self.check_ready()?;
         self.failure().map_or(Ok(()), Err)?;
         if self.shared.finalized.load(Ordering::Acquire) {
@@ -176,7 +193,10 @@ impl Communicator {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(joined) = self.joined.get() {
+        if self.process != process::id() {
+            // What a forked child took down would be its parent's.
+            std::mem::forget(self.joined.take());
+        } else if let Some(joined) = self.joined.get() {
             joined.seat.leave();
             joined.seat.close();
         }

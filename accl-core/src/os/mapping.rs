@@ -38,6 +38,15 @@ impl Mapping {
         Self::from_result(start, bytes)
     }
 
+    /// Has the kernel fill the range with zeros in every forked child; false where it cannot (before Linux 4.14).
+    pub fn zero_in_children(&self) -> bool {
+        // SAFETY: the range is ours, and its content in this process stays what it is.
+        unsafe {
+            rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, rustix::mm::Advice::LinuxWipeOnFork)
+        }
+        .is_ok()
+    }
+
     /// Maps the first `bytes` of a nameless file, shared with everyone who maps it.
     pub fn of_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
