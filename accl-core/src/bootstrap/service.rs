@@ -224,10 +224,8 @@ impl Worker {
             deadline.map_or(longest, |deadline| deadline.saturating_duration_since(now).min(longest));
         let connections: Vec<_> = self.clients.keys().copied().collect();
         let Some(listener) = &self.listener else { return (false, Vec::new()) };
-        // Those beyond the limit wait in the socket's queue.
-        let listened = if self.strangers() < MOST_STRANGERS { PollFlags::IN } else { PollFlags::empty() };
         let mut polled = vec![
-            PollFd::new(listener, listened),
+            PollFd::new(listener, PollFlags::IN),
             PollFd::from_borrowed_fd(self.waker.as_fd(), PollFlags::IN),
         ];
         for client in self.clients.values() {
@@ -247,10 +245,6 @@ impl Worker {
         let ready =
             connections.into_iter().zip(&polled[2..]).filter(|(_, entry)| !entry.revents().is_empty());
         (!polled[0].revents().is_empty(), ready.map(|(connection, _)| connection).collect())
-    }
-
-    fn strangers(&self) -> usize {
-        self.clients.values().filter(|client| !matches!(client.stage, Stage::Member { .. })).count()
     }
 
     fn accept(&mut self) {
