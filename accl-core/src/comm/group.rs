@@ -156,13 +156,17 @@ pub(super) fn spawn(name: &str, job: Job) -> Result<()> {
     let taken = kept.clone();
     let body = move || {
         let job = taken.lock().take();
-        job.map(|job| drop(job(None)));
+        if let Some(job) = job {
+            drop(job(None));
+        }
     };
     std::thread::Builder::new().name(name.to_string()).spawn(body).map(|_| ()).map_err(|error| {
         let error =
             Error::system("cannot start a thread for a non-blocking call (see ulimit -u, ulimit -v)", error);
         let job = kept.lock().take();
-        job.map(|job| drop(job(Some(error.clone()))));
+        if let Some(job) = job {
+            drop(job(Some(error.clone())));
+        }
         error
     })
 }
