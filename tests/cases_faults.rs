@@ -10,14 +10,15 @@ mod support;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
-use support::api::{Comm, INT32, INVALID_USAGE, SUCCESS, SUM, SYSTEM_ERROR};
+use support::api::{Comm, IN_PROGRESS, INT32, INVALID_USAGE, SUCCESS, SUM, SYSTEM_ERROR};
 use support::cluster::{Cluster, Rank, Scenario, work};
 
-const SCENARIOS: [(&str, Scenario); 4] = [
+const SCENARIOS: [(&str, Scenario); 5] = [
     ("read_one_way", read_one_way),
     ("abort_behind_another", abort_behind_another),
     ("few_descriptors", few_descriptors),
     ("few_threads", few_threads),
+    ("ended_in_its_own_group", ended_in_its_own_group),
 ];
 
 #[test]
@@ -128,6 +129,40 @@ fn few_descriptors(rank: Rank) {
         }
     }
     eprintln!("codes {}", codes.join(" "));
+}
+
+/// A communicator whose life ends in the very group that makes or splits it: the group fails, and nobody waits.
+#[test]
+fn groups_that_end_what_they_begin() {
+    Cluster::new(1, 1).limit(20).run("ended_in_its_own_group");
+}
+
+fn ended_in_its_own_group(rank: Rank) {
+    let api = rank.api;
+    let start = Instant::now();
+    for (end, code) in [(api.ncclCommDestroy, INVALID_USAGE), (api.ncclCommAbort, SUCCESS)] {
+        let (mut comms, id) = ([null_mut(); 2], api.unique_id());
+        let ended = api.group(|| unsafe {
+            for (rank, comm) in comms.iter_mut().enumerate() {
+                api.ok((api.ncclCommInitRank)(comm, 2, id, rank as c_int));
+            }
+            assert_eq!(end(comms[0]), code);
+        });
+        assert_eq!(ended, INVALID_USAGE, "{}", api.error_text());
+        // The other rank may have had its communicator before it heard.
+        assert_eq!(comms[0], null_mut());
+        api.ok(unsafe { (api.ncclCommAbort)(comms[1]) });
+        let (mut parents, mut child) = ([null_mut(); 1], null_mut());
+        api.ok(unsafe { (api.ncclCommInitAll)(parents.as_mut_ptr(), 1, std::ptr::null()) });
+        let ended = api.group(|| unsafe {
+            let code = (api.ncclCommSplit)(parents[0], 0, 0, &raw mut child, null_mut());
+            assert!(code == SUCCESS || code == IN_PROGRESS, "{code}");
+            end(parents[0]);
+        });
+        assert!(ended == SUCCESS || ended == INVALID_USAGE, "{}", api.error_text());
+        api.ok(unsafe { (api.ncclCommDestroy)(child) });
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 /// How many processes this one watches.

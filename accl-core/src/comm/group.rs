@@ -29,13 +29,21 @@ struct Pending {
     stream: Option<HostStream>,
 }
 
+/// A job that begins when the group ends.
+struct Deferred {
+    job: Job,
+    /// True if the group's end waits for it.
+    waited: bool,
+    /// The key of the communicator that it belongs to.
+    key: usize,
+}
+
 #[derive(Default)]
 struct Group {
     depth: usize,
     error: Option<Error>,
     calls: Vec<Pending>,
-    /// Jobs, and whether the group's end waits for them.
-    jobs: Vec<(Job, bool)>,
+    jobs: Vec<Deferred>,
 }
 
 thread_local! {
@@ -62,8 +70,8 @@ pub fn end() -> Result<()> {
     let Some(group) = group else { return Ok(()) };
     match group.error {
         Some(error) => {
-            for (job, _) in group.jobs {
-                let _ = job(Some(error.clone()));
+            for deferred in group.jobs {
+                let _ = (deferred.job)(Some(error.clone()));
             }
             Err(error)
         }
@@ -75,10 +83,10 @@ pub fn end() -> Result<()> {
 }
 
 /// Runs a group's jobs, and waits for those that its end waits for.
-fn run_all(jobs: Vec<(Job, bool)>) -> Result<()> {
+fn run_all(jobs: Vec<Deferred>) -> Result<()> {
     let mut waited_jobs = Vec::new();
     let mut failure = None;
-    for (job, waited) in jobs {
+    for Deferred { job, waited, .. } in jobs {
         match &failure {
             Some(error) => drop(job(Some(Error::clone(error)))),
             None if waited => waited_jobs.push(job),
@@ -97,6 +105,12 @@ pub fn fail(error: &Error) {
             group.error = Some(error.clone());
         }
     });
+}
+
+/// True if this thread's open group keeps a job of the communicator: nobody may wait for that here.
+pub(super) fn keeps(communicator: &Communicator) -> bool {
+    let key = communicator.key();
+    GROUP.with_borrow(|group| group.jobs.iter().any(|deferred| deferred.key == key))
 }
 
 /// True inside a group.
@@ -125,11 +139,12 @@ pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&H
 }
 
 /// Keeps a job until the open group ends (which waits for it if `waited`), or starts it in the background.
-pub(super) fn defer_or_spawn(waited: bool, name: &str, job: Job) -> Result<()> {
+pub(super) fn defer_or_spawn(communicator: &Communicator, waited: bool, name: &str, job: Job) -> Result<()> {
+    let key = communicator.key();
     let mut job = Some(job);
     GROUP.with_borrow_mut(|group| {
         if group.depth > 0 {
-            group.jobs.extend(job.take().map(|job| (job, waited)));
+            group.jobs.extend(job.take().map(|job| Deferred { job, waited, key }));
         }
     });
     job.map_or(Ok(()), |job| spawn(name, job))

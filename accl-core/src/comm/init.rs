@@ -53,7 +53,7 @@ impl Communicator {
                 }
                 outcome
             };
-            group::defer_or_spawn(blocking, "accl-init", Box::new(job))?;
+            group::defer_or_spawn(&communicator, blocking, "accl-init", Box::new(job))?;
         } else {
             communicator.join(&id, &settings)?;
         }

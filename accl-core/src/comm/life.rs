@@ -42,6 +42,12 @@ impl Communicator {
     /// Ends this rank's part in good order: what it has sent stays for its peers. Needs no peer.
     pub fn destroy(&self) -> Result<()> {
         self.check_process()?;
+        if group::keeps(self) {
+            self.abort()?;
+            return Err(Error::usage(
+                "the communicator was destroyed inside the group that makes or splits it; end the group first",
+            ));
+        }
         self.wait_background(None);
         if self.failure().is_some() {
             return self.abort();
@@ -61,7 +67,9 @@ impl Communicator {
             joined.seat.abort();
             joined.seat.wait_queued();
         }
-        self.wait_background(Some(ABORT_PATIENCE));
+        if !group::keeps(self) {
+            self.wait_background(Some(ABORT_PATIENCE));
+        }
         Ok(())
     }
 

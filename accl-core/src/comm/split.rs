@@ -44,7 +44,7 @@ impl Communicator {
             outcome
         };
         let deferred = group::is_open();
-        group::defer_or_spawn(blocking, "accl-split", Box::new(job))?;
+        group::defer_or_spawn(self, blocking, "accl-split", Box::new(job))?;
         if !deferred || !blocking {
             return Err(Error::new(ErrorKind::InProgress, "splitting in the background"));
         }

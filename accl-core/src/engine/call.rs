@@ -120,7 +120,11 @@ impl Call {
         let size = self.dtype.size_bytes();
         let (input, output) = (self.input_elems(ranks, rank) * size, self.output_elems(ranks, rank) * size);
         let (send, recv) = (self.send.address(), self.recv.address());
-        if input == 0 || output == 0 || send >= recv + output || recv >= send + input {
+        if input == 0
+            || output == 0
+            || send >= recv.saturating_add(output)
+            || recv >= send.saturating_add(input)
+        {
             return false;
         }
         let own = rank * self.count_elems * size;

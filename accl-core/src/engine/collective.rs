@@ -14,9 +14,9 @@ use crate::error::Result;
 use crate::reduce::Reduction;
 use crate::types::{Collective, Rank, Scalar};
 
-/// How a choice is posted: the algorithm in the lower half (this one for the one-step path), the segment's size in
-/// the upper one, since plans of different segments do not fit together.
-const EXCHANGE_CODE: u8 = 0x0f;
+/// How a choice is posted: the algorithm in three bits (this one for the one-step path), the power of the segment's
+/// size in the other five, since plans of different segments do not fit together.
+const EXCHANGE_CODE: u8 = 7;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -114,7 +114,7 @@ impl CollectiveOp {
             Choice::Exchange => EXCHANGE_CODE,
             Choice::Planned(algorithm) => {
                 let segment_bytes = self.request.segment_elems * self.reduction.element_bytes();
-                algorithm as u8 | ((segment_bytes.ilog2() & 0xf) as u8) << 4
+                algorithm as u8 | (segment_bytes.ilog2() as u8) << 3
             }
         };
         self.call.posted(code)

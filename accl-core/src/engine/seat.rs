@@ -85,11 +85,17 @@ impl Seat {
         if self.aborted.load(Ordering::Acquire) {
             return self.error.get_or_init(|| error).clone();
         }
-        if let Some(arena) = &self.arena {
+        let first = self.arena.as_ref().and_then(|arena| {
             arena.fail(&error);
-        }
-        let first = self.arena.as_ref().and_then(|arena| arena.failure()).unwrap_or(error);
-        self.error.get_or_init(|| first).clone()
+            let first = arena.failure();
+            if first.is_none() {
+                // Somebody else is telling the first failure, and may have died over it: then nobody will read it,
+                // and peers that wait for this rank have to hear that it does not come.
+                arena.part(self.rank, RankState::Aborted);
+            }
+            first
+        });
+        self.error.get_or_init(|| first.unwrap_or(error)).clone()
     }
 
     /// Ends every operation of this rank, now and later, without asking anybody.
@@ -168,5 +174,28 @@ impl Seat {
         while self.queued.load(Ordering::Acquire) != 0 {
             self.drained.1.wait(&mut guard);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::Facts;
+    use crate::config::Settings;
+    use crate::engine::Fabric;
+    use crate::transport::mem;
+    use crate::transport::shm::Reach;
+
+    #[test]
+    fn a_failure_that_nobody_finished_telling_keeps_no_peer_waiting() {
+        let arena = mem::arena(2).unwrap();
+        let fabric = Fabric::new(&arena, 0, &[Reach::SameProcess; 2]);
+        let facts = Facts::of(&Settings::load().unwrap(), 0);
+        let endpoint = Endpoint::new(0, 2, Some(fabric), facts, 4096);
+        let limits = Limits { timeout: None, warn_after: None, patience: Patience::for_ranks(2, 2) };
+        let seat = Seat::new(0, endpoint, Some(arena.clone()), Vec::new(), limits);
+        arena.begin_failure();
+        assert_eq!(seat.fail(Error::remote("rank 1 ended")).text(), "rank 1 ended");
+        assert_eq!(arena.block(0).state(), RankState::Aborted);
     }
 }

@@ -27,11 +27,15 @@ impl<const N: usize> Verdict<N> {
         }
     }
 
+    /// Takes the cell for this writer; false if somebody was first.
+    pub(crate) fn begin(&self) -> bool {
+        // Relaxed: nothing is read of what an earlier writer wrote.
+        self.state.compare_exchange(EMPTY, BEING_WRITTEN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// Stores `code` and the first `N` bytes of `text`, unless somebody was first; true if this call was.
     pub fn set(&self, code: u32, text: &[u8]) -> bool {
-        // Relaxed: nothing is read of what an earlier writer wrote.
-        let first = self.state.compare_exchange(EMPTY, BEING_WRITTEN, Ordering::Relaxed, Ordering::Relaxed);
-        if first.is_err() {
+        if !self.begin() {
             return false;
         }
         let text = &text[..text.len().min(N)];

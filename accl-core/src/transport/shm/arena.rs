@@ -331,6 +331,12 @@ impl Arena {
         }
     }
 
+    /// What a rank leaves that dies while it records a failure.
+    #[cfg(test)]
+    pub(crate) fn begin_failure(&self) {
+        self.header().failure.begin();
+    }
+
     /// A rank goes: says how, and wakes the others, who may be waiting for it.
     pub fn part(&self, rank: Rank, how: RankState) {
         self.block(rank).set_state(how);
