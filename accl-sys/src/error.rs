@@ -40,8 +40,16 @@ pub fn code(kind: ErrorKind) -> ncclResult_t {
 #[cold]
 pub(crate) fn report(function: &str, error: &Error) -> ncclResult_t {
     if error.kind() != ErrorKind::InProgress {
-        remember(&[function, ": ", error.text()]);
         accl_core::telemetry::failed_call(&format!("{function}: {}", error.text()));
+    }
+    note(function, error)
+}
+
+/// The same for a failure that is asked for, maybe by a program that asks all the time: nothing is said of it.
+#[cold]
+pub(crate) fn note(function: &str, error: &Error) -> ncclResult_t {
+    if error.kind() != ErrorKind::InProgress {
+        remember(&[function, ": ", error.text()]);
     }
     code(error.kind())
 }

@@ -148,7 +148,7 @@ face! {
         let out = unsafe { Out::new(asyncError, "asyncError") }?;
         // The text goes where a program that sees a failure looks for it.
         let state = comm.async_state();
-        out.set(state.map_or_else(|error| error::report("ncclCommGetAsyncError", &error), |()| ncclSuccess));
+        out.set(state.map_or_else(|error| error::note("ncclCommGetAsyncError", &error), |()| ncclSuccess));
         Ok(())
     }
 
