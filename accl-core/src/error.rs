@@ -27,6 +27,39 @@ pub enum ErrorKind {
     Timeout,
 }
 
+impl ErrorKind {
+    /// All kinds; a kind's code is its place here, counted from 1.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Device,
+        Self::System,
+        Self::Internal,
+        Self::InvalidArgument,
+        Self::InvalidUsage,
+        Self::Remote,
+        Self::InProgress,
+        Self::Timeout,
+    ];
+
+    /// The kind as it stands in messages and in shared memory.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Device => 1,
+            Self::System => 2,
+            Self::Internal => 3,
+            Self::InvalidArgument => 4,
+            Self::InvalidUsage => 5,
+            Self::Remote => 6,
+            Self::InProgress => 7,
+            Self::Timeout => 8,
+        }
+    }
+
+    /// The kind of a code that somebody else has written.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+}
+
 /// A failure with its text. Cloning is cheap: every waiter of a communicator gets the same one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {

@@ -98,13 +98,13 @@ impl Message {
                 writer.u8(6).u8(0);
             }
             Self::Ready(Some((kind, text))) => {
-                writer.u8(6).u8(kind_code(*kind)).text(text);
+                writer.u8(6).u8(kind.code()).text(text);
             }
             Self::Go => {
                 writer.u8(7);
             }
             Self::Failure(kind, text) => {
-                writer.u8(8).u8(kind_code(*kind)).text(text);
+                writer.u8(8).u8(kind.code()).text(text);
             }
             Self::Fetch => {
                 writer.u8(9);
@@ -174,26 +174,8 @@ fn malformed(what: impl std::fmt::Display) -> Error {
     Error::remote(format!("a connection sent something that is not ours: {what}"))
 }
 
-const KINDS: [ErrorKind; 8] = [
-    ErrorKind::Device,
-    ErrorKind::System,
-    ErrorKind::Internal,
-    ErrorKind::InvalidArgument,
-    ErrorKind::InvalidUsage,
-    ErrorKind::Remote,
-    ErrorKind::InProgress,
-    ErrorKind::Timeout,
-];
-
-fn kind_code(kind: ErrorKind) -> u8 {
-    KINDS.iter().position(|other| *other == kind).map_or(3, |index| index as u8 + 1)
-}
-
 fn kind_of(code: u8) -> Result<ErrorKind> {
-    let index = usize::from(code).checked_sub(1);
-    index
-        .and_then(|index| KINDS.get(index).copied())
-        .ok_or_else(|| malformed(format!("an error of kind {code}")))
+    ErrorKind::from_code(code).ok_or_else(|| malformed(format!("an error of kind {code}")))
 }
 
 struct Writer(Vec<u8>);
@@ -291,7 +273,7 @@ mod tests {
     }
 
     fn failure() -> impl Strategy<Value = (ErrorKind, String)> {
-        (prop::sample::select(&KINDS[..]), ".{0,50}")
+        (prop::sample::select(&ErrorKind::ALL[..]), ".{0,50}")
     }
 
     fn message() -> impl Strategy<Value = Message> {

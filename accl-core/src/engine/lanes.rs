@@ -14,6 +14,9 @@ use std::sync::Arc;
 /// receiver comes, as long as the ring has room. The documented eager limit.
 pub(crate) const EAGER_BYTES: usize = 64 << 10;
 
+/// Most bytes that an operation moves between two looks at everything else.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+
 /// Both halves of the link to one peer, and what is under way on it.
 #[derive(Debug)]
 pub(crate) struct PeerLane {

@@ -3,7 +3,7 @@
 use super::Poll;
 use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
-use super::lanes::{Fabric, PeerLane};
+use super::lanes::{Fabric, PIECE_BYTES, PeerLane};
 use crate::algo::{Buffer, Operand, Plan, Span, Step};
 use crate::device::{self, UserPointer};
 use crate::error::{Error, Result};
@@ -11,8 +11,6 @@ use crate::reduce::Form;
 use crate::transport::MessageHead;
 use crate::types::Rank;
 
-/// Most bytes that are moved between two looks at everything else.
-const PIECE_BYTES: usize = 1 << 20;
 /// Memory for pieces of peers' data that cannot be read in place, for all peers together: it should stay in the
 /// second-level cache.
 const PIECES_BYTES: usize = 256 << 10;

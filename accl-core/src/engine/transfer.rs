@@ -5,14 +5,12 @@
 use super::Poll;
 use super::call::Transfer;
 use super::endpoint::Endpoint;
+use super::lanes::PIECE_BYTES;
 use crate::device::{Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::transport::MessageHead;
 use crate::types::Rank;
 use std::collections::{BTreeMap, VecDeque};
-
-/// Most bytes that are moved between two looks at everything else.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// A receive that is not complete.
 #[derive(Debug)]

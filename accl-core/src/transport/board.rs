@@ -49,7 +49,6 @@ struct PostHead {
 pub struct Board {
     arena: Arc<Arena>,
     rank: Rank,
-    ranks: usize,
     postings: Postings,
 }
 
@@ -57,7 +56,7 @@ impl Board {
     /// The view of `rank`.
     pub fn new(arena: Arc<Arena>, rank: Rank) -> Self {
         let ranks = arena.geometry().ranks();
-        Self { arena, rank, ranks, postings: Postings::new(rank, ranks, BOARD_DEPTH) }
+        Self { arena, rank, postings: Postings::new(rank, ranks, BOARD_DEPTH) }
     }
 
     /// True if the place of operation `sequence` is free.
@@ -93,9 +92,7 @@ impl Board {
 
     /// Wakes those peers that may be sleeping until this rank posts.
     pub fn ring_peers(&self) {
-        for rank in (0..self.ranks).filter(|rank| *rank != self.rank) {
-            self.arena.block(rank).bell.ring();
-        }
+        self.arena.ring_peers(self.rank);
     }
 
     /// True if `rank` has posted operation `sequence`.

@@ -316,7 +316,7 @@ impl Arena {
     /// Records the communicator's first failure and wakes everybody; later ones are ignored.
     pub fn fail(&self, error: &Error) {
         let text = &error.text()[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
-        if !self.header().failure.set(kind_code(error.kind()), text.as_bytes()) {
+        if !self.header().failure.set(u32::from(error.kind().code()), text.as_bytes()) {
             // Somebody else was first and may not be done writing; one that was killed meanwhile never will be.
             for _ in 0..1000 {
                 if self.failure().is_some() {
@@ -340,6 +340,11 @@ impl Arena {
     /// A rank goes: says how, and wakes the others, who may be waiting for it.
     pub fn part(&self, rank: Rank, how: RankState) {
         self.block(rank).set_state(how);
+        self.ring_peers(rank);
+    }
+
+    /// Wakes those peers of `rank` that may be sleeping until it does something.
+    pub fn ring_peers(&self, rank: Rank) {
         for peer in (0..self.geometry.ranks).filter(|peer| *peer != rank) {
             self.block(peer).bell.ring();
         }
@@ -348,7 +353,8 @@ impl Arena {
     /// The communicator's first failure, if there is one.
     pub fn failure(&self) -> Option<Error> {
         let (code, text) = self.header().failure.get()?;
-        Some(Error::new(kind_of(code), String::from_utf8_lossy(&text).into_owned()))
+        let kind = u8::try_from(code).ok().and_then(ErrorKind::from_code).unwrap_or(ErrorKind::Internal);
+        Some(Error::new(kind, String::from_utf8_lossy(&text).into_owned()))
     }
 
     fn header(&self) -> &Header {
@@ -359,31 +365,6 @@ impl Arena {
     fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset < self.mapping.len_bytes());
         self.mapping.start().wrapping_add(offset)
-    }
-}
-
-fn kind_code(kind: ErrorKind) -> u32 {
-    match kind {
-        ErrorKind::Device => 1,
-        ErrorKind::System => 2,
-        ErrorKind::Internal => 3,
-        ErrorKind::InvalidArgument => 4,
-        ErrorKind::InvalidUsage => 5,
-        ErrorKind::Remote => 6,
-        ErrorKind::InProgress => 7,
-        ErrorKind::Timeout => 8,
-    }
-}
-
-fn kind_of(code: u32) -> ErrorKind {
-    match code {
-        1 => ErrorKind::Device,
-        2 => ErrorKind::System,
-        4 => ErrorKind::InvalidArgument,
-        5 => ErrorKind::InvalidUsage,
-        6 => ErrorKind::Remote,
-        8 => ErrorKind::Timeout,
-        _ => ErrorKind::Internal,
     }
 }
 
