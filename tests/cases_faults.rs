@@ -8,6 +8,7 @@
 mod support;
 
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 use support::api::{Comm, IN_PROGRESS, INT32, INVALID_USAGE, SUCCESS, SUM, SYSTEM_ERROR};
@@ -116,7 +117,9 @@ fn few_descriptors(rank: Rank) {
     let mut codes = Vec::new();
     for (spare, id) in rank.ids.iter().enumerate() {
         if rank.rank == 1 {
-            limit(libc::RLIMIT_NOFILE, std::fs::read_dir("/proc/self/fd").unwrap().count() - 1 + spare);
+            // Descriptors that the worker inherited may lie anywhere: count from the lowest free one.
+            let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as usize;
+            limit(libc::RLIMIT_NOFILE, free + spare);
         }
         let mut comm = null_mut();
         let code = unsafe { (api.ncclCommInitRank)(&raw mut comm, 6, *id, rank.rank as c_int) };

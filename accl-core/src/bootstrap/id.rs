@@ -44,7 +44,7 @@ impl UniqueId {
         let secret = Secret::random()?;
         let service = Service::of_process()?;
         service.expect_ranks(secret)?;
-        let place = Place::here();
+        let place = Place::here()?;
         Self::encode(&Invitation {
             secret,
             kernel: place.kernel,

@@ -142,7 +142,7 @@ pub fn join<'a>(
     give_up: &'a dyn Fn() -> Result<()>,
 ) -> Result<Membership<'a>> {
     let invitation = id.decode()?;
-    let place = Place::here();
+    let place = Place::here()?;
     if invitation.kernel != place.kernel {
         return Err(Error::usage(
             "the unique id was made on another host; this version connects ranks of one host only",

@@ -54,7 +54,7 @@ impl Service {
     /// The service of this process. A forked child gets its own.
     pub(super) fn of_process() -> Result<Arc<Self>> {
         let mut slot = SERVICE.lock();
-        let process = Place::here();
+        let process = Place::here()?;
         if let Some(service) = slot.as_ref().filter(|service| service.process == process) {
             return Ok(service.clone());
         }

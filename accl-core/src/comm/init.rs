@@ -123,7 +123,7 @@ impl Communicator {
         }
         let sharing = share_memory(peers, secret, !settings.shm_disable, give_up)?;
         let block = sharing.arena.block(self.rank());
-        block.probe().store(std::ptr::from_ref(probe_word()) as u64, Ordering::Release);
+        block.probe().store(std::ptr::from_ref(probe_word()?) as u64, Ordering::Release);
         block.set_state(RankState::Present);
         Ok(Prepared { rank: self.rank(), sharing: Some(sharing), watches })
     }
@@ -139,9 +139,10 @@ impl Communicator {
         let facts = Facts::of(settings, BOARD_BYTES);
         let watches = std::mem::take(&mut prepared.watches);
         let arena = prepared.sharing.take().map(|sharing| sharing.arena);
+        let here = Place::here()?;
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
-                (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], settings)).collect();
+                (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], &here, settings)).collect();
             Fabric::new(arena, self.rank(), &reach)
         });
         let endpoint =
@@ -192,13 +193,12 @@ impl Drop for Prepared {
 }
 
 /// How this rank gets at memory that `peer` lends.
-fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, settings: &Settings) -> Reach {
-    let here = Place::here();
-    if peer.place.shares_process(&here) {
+fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, here: &Place, settings: &Settings) -> Reach {
+    if peer.place.shares_process(here) {
         return Reach::SameProcess;
     }
     let address = arena.block(rank).probe().load(Ordering::Acquire);
-    let allowed = settings.cross_memory && peer.place.shares_pids(&here);
+    let allowed = settings.cross_memory && peer.place.shares_pids(here);
     if allowed && can_read(peer.place.pid, address, peer.place.process) {
         Reach::CrossProcess(peer.place.pid)
     } else {
@@ -208,7 +208,7 @@ fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, settings: &Settings) -> 
 
 /// A watch on each other process, shared by all of its ranks.
 fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
-    let here = Place::here();
+    let here = Place::here()?;
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();
     let mut watched = Vec::new();
     for (rank, peer) in peers.iter().enumerate() {

@@ -30,7 +30,7 @@ pub(super) fn share_memory(
     give_up: &dyn Fn() -> Result<()>,
 ) -> Result<Sharing> {
     let secret = secret.derive(b"arena");
-    let here = Place::here();
+    let here = Place::here()?;
     let alone = peers.iter().all(|peer| peer.place.shares_process(&here));
     if !alone {
         check(peers, &here, allowed)?;

@@ -79,7 +79,7 @@ impl Communicator {
             child.as_ref().map(prepare).transpose()
         };
         // First those whose process makes the memory, so that nobody waits for memory that never comes.
-        let here = Place::here();
+        let here = Place::here()?;
         let leads = child.as_ref().is_some_and(|(_, peers, _)| peers[0].place.shares_process(&here));
         let early = if leads { Some(prepare()) } else { None };
         self.verdict(early.as_ref().and_then(|prepared| prepared.as_ref().err()))?;

@@ -58,7 +58,7 @@ pub enum Debug {
 impl Settings {
     /// Reads everything from the environment and the configuration files.
     pub fn load() -> Result<Self> {
-        Self::from_source(&Source::of_process())
+        Self::from_source(&Source::of_process()?)
     }
 
     /// Reads everything from `source`; a value that cannot be understood is refused with its name and origin.

@@ -2,6 +2,7 @@
 
 use super::table::{SETTINGS, Setting};
 use crate::error::{Error, Result};
+use crate::os::process;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -26,13 +27,16 @@ const PREFIXES: [&str; 3] = ["ACCL_", "PCCL_", "NCCL_"];
 
 impl Source {
     /// The environment of this process and the configuration files of its user and machine.
-    pub fn of_process() -> Self {
+    ///
+    /// An error (System) if a file is there and cannot be read now, as without a free file descriptor: this rank would
+    /// go on with other values than its peers.
+    pub fn of_process() -> Result<Self> {
         let mut source = Self::default();
-        source.add_file("/etc/nccl.conf");
+        source.add_file("/etc/nccl.conf")?;
         let named = std::env::var("ACCL_CONF_FILE").or_else(|_| std::env::var("NCCL_CONF_FILE"));
         let own = named.or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.nccl.conf")));
         if let Ok(path) = own {
-            source.add_file(&path);
+            source.add_file(&path)?;
         }
         for (name, value) in std::env::vars_os() {
             if let (Ok(name), Ok(value)) = (name.into_string(), value.into_string())
@@ -41,7 +45,7 @@ impl Source {
                 source.values.insert(name.clone(), (value, Origin::Environment(name)));
             }
         }
-        source
+        Ok(source)
     }
 
     /// An environment for tests.
@@ -66,10 +70,15 @@ impl Source {
         }
     }
 
-    fn add_file(&mut self, path: &str) {
-        if let Ok(text) = std::fs::read_to_string(path) {
-            self.add_lines(path, &text);
+    fn add_file(&mut self, path: &str) -> Result<()> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => self.add_lines(path, &text),
+            Err(error) if process::lacks_resources(&error) => {
+                return Err(Error::system(format_args!("cannot read the settings in {path}"), error));
+            }
+            Err(_) => {}
         }
+        Ok(())
     }
 
     /// The value of a setting by its name without prefix, and who set it.

@@ -37,6 +37,11 @@ pub fn pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |status| status.st_ino)
 }
 
+/// True if `error` says nothing of the file: the system lacked a descriptor or memory, and may have them later.
+pub fn lacks_resources(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO))
+}
+
 /// A watch on another process that does not confuse it with a later one of the same number.
 #[derive(Debug)]
 pub struct Watch(OwnedFd);

@@ -2,6 +2,7 @@
 
 use crate::os::{process, random};
 use crate::sync::prim::{AtomicU64, Ordering};
+use crate::{Error, Result};
 use std::sync::OnceLock;
 
 /// What a process tells its peers so that they can find out what they share with it.
@@ -20,22 +21,28 @@ pub struct Place {
 }
 
 impl Place {
-    /// This process's place.
-    pub fn here() -> Self {
-        static FACTS: OnceLock<(u32, Place)> = OnceLock::new();
-        let measured = || {
-            let pid = process::id();
-            let place = Self {
-                kernel: boot_identity(),
-                network: process::network_namespace(),
-                pid_namespace: process::pid_namespace(),
-                pid,
-                process: random::bytes::<8>().map_or_else(|_| u64::from(pid), u64::from_ne_bytes),
-            };
-            (pid, place)
+    /// This process's place. An error (System) if it cannot be found out now, as without a free file descriptor;
+    /// nothing is kept of that, and asking again may succeed.
+    pub fn here() -> Result<Self> {
+        static FACTS: OnceLock<Place> = OnceLock::new();
+        let place = match FACTS.get() {
+            Some(place) => *place,
+            None => {
+                let measured = Self::measure()?;
+                *FACTS.get_or_init(|| measured)
+            }
         };
-        let (pid, place) = *FACTS.get_or_init(measured);
-        if pid == process::id() { place } else { place.of_child() }
+        Ok(if place.pid == process::id() { place } else { place.of_child() })
+    }
+
+    fn measure() -> Result<Self> {
+        Ok(Self {
+            kernel: boot_identity()?,
+            network: process::network_namespace(),
+            pid_namespace: process::pid_namespace(),
+            pid: process::id(),
+            process: u64::from_ne_bytes(random::bytes()?),
+        })
     }
 
     /// The place of a forked child, made from its parent's: it must not pass for the parent, and must say the same
@@ -69,16 +76,22 @@ impl Place {
 }
 
 /// A word of this process that holds [`Place::process`]: peers that can read it can read our memory.
-pub fn probe_word() -> &'static AtomicU64 {
+pub fn probe_word() -> Result<&'static AtomicU64> {
     static PROBE: AtomicU64 = AtomicU64::new(0);
-    PROBE.store(Place::here().process, Ordering::Release);
-    &PROBE
+    PROBE.store(Place::here()?.process, Ordering::Release);
+    Ok(&PROBE)
 }
 
-/// A hash of the kernel's boot identity.
-fn boot_identity() -> u64 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    fnv1a(text.trim().as_bytes())
+/// A hash of the kernel's boot identity, the same for all where `/proc` does not show one.
+fn boot_identity() -> Result<u64> {
+    const FILE: &str = "/proc/sys/kernel/random/boot_id";
+    let text = match std::fs::read_to_string(FILE) {
+        Err(error) if process::lacks_resources(&error) => {
+            return Err(Error::system(format_args!("cannot read {FILE}"), error));
+        }
+        text => text.unwrap_or_default(),
+    };
+    Ok(fnv1a(text.trim().as_bytes()))
 }
 
 /// Equal where the bytes are; nothing more is asked of it.
@@ -94,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_is_itself_and_not_its_parent() {
-        let parent = Place { pid: 0, ..Place::here() };
+        let parent = Place { pid: 0, ..Place::here().unwrap() };
         let child = parent.of_child();
         assert_eq!(child, parent.of_child());
         assert!(!child.shares_process(&parent));
