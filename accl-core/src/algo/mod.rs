@@ -6,6 +6,7 @@
 mod chunk;
 mod direct;
 mod plan;
+mod reading;
 mod recursive_doubling;
 mod ring;
 mod select;
@@ -15,6 +16,7 @@ mod tree;
 mod check;
 
 pub use plan::{Buffer, Operand, Plan, Span, Step};
+pub use reading::Folding;
 pub use select::{Algorithm, Choice, Facts, select};
 
 use crate::types::{Collective, Rank};
@@ -50,6 +52,12 @@ impl Request {
             Algorithm::Tree => tree::plan(self, plan),
             Algorithm::RecursiveDoubling => recursive_doubling::plan(self, plan),
         }
+    }
+
+    /// The same for ranks that can all read each other's memory.
+    pub fn plan_reading(&self, folding: Folding, plan: &mut Plan) {
+        plan.clear();
+        reading::plan(self, folding, plan);
     }
 
     /// The other ranks, beginning with the next one: everybody begins with somebody else.

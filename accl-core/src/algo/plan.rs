@@ -5,6 +5,10 @@
 //! that writes memory which an earlier `Send` still reads would be wrong, so a plan either knows that the
 //! receiver has consumed it, since something received meanwhile could not have come otherwise, or it `Drain`s
 //! first. `check` proves this for every plan, together with the results.
+//!
+//! Where every rank can read every other's memory, plans need no messages: `Read` and [`Operand::Remote`] look at a
+//! peer's buffers in place. A peer's input is there from the beginning; its output is there once it has told so. Each
+//! `Tell` of a rank carries it one point further, and `Await` waits until a rank has come to a point.
 
 use crate::types::Rank;
 use std::ops::Range;
@@ -59,6 +63,8 @@ pub enum Operand {
     Local(Span),
     /// The next message from a rank, which that rank sent from a buffer of this kind.
     Peer(Rank, Buffer),
+    /// Memory of another rank, read in place.
+    Remote(Rank, Span),
 }
 
 /// One step.
@@ -77,6 +83,24 @@ pub enum Step {
         from: Rank,
         /// Where to.
         span: Span,
+    },
+    /// Copy from another rank's memory.
+    Read {
+        /// Whose.
+        from: Rank,
+        /// Its elements,
+        source: Span,
+        /// to there; equal length.
+        to: Span,
+    },
+    /// Come to the next point: what this rank has read and written before is known to whoever awaits the point.
+    Tell,
+    /// Wait until a rank has come to a point.
+    Await {
+        /// Which rank.
+        from: Rank,
+        /// How many times it must have told.
+        tells: u64,
     },
     /// Copy within this rank.
     Copy {
@@ -142,6 +166,20 @@ impl Plan {
             self.operands.extend(operands);
             self.steps.push(Step::Reduce { operands: first..self.operands.len(), to });
         }
+    }
+
+    pub(super) fn read(&mut self, from: Rank, source: Span, to: Span) {
+        if to.count_elems > 0 {
+            self.steps.push(Step::Read { from, source, to });
+        }
+    }
+
+    pub(super) fn tell(&mut self) {
+        self.steps.push(Step::Tell);
+    }
+
+    pub(super) fn wait_for(&mut self, from: Rank, tells: u64) {
+        self.steps.push(Step::Await { from, tells });
     }
 
     pub(super) fn drain(&mut self, to: Rank) {

@@ -1,6 +1,6 @@
 //! Which algorithm serves a call.
 
-use super::Request;
+use super::{Folding, Request};
 use crate::config::{AlgorithmRules, Settings};
 use crate::error::{Error, Result};
 use crate::types::Collective;
@@ -56,7 +56,10 @@ impl Algorithm {
 pub enum Choice {
     /// In one step: everybody's contribution stands on the board.
     Exchange,
-    /// By a plan.
+    /// Directly, where every rank reads what it needs in the others' memory; ranks find out whether all can when they
+    /// see each other's calls, and else go by the direct plan.
+    Reading,
+    /// By a plan of messages.
     Planned(Algorithm),
 }
 
@@ -86,6 +89,12 @@ impl Facts {
         planned(kind, self).map(|_| ())
     }
 
+    /// Who folds in an AllReduce that is read in place, where no rank's call is in place. Two ranks read as many bytes
+    /// either way, and one of them waits once less.
+    pub fn folding(&self, request: &Request) -> Folding {
+        if request.ranks == 2 { Folding::Everyone } else { Folding::Owner }
+    }
+
     fn is_open(&self, kind: Collective) -> bool {
         kind == Collective::Split || self.deterministic || self.rules.is_open(kind)
     }
@@ -106,8 +115,11 @@ pub fn select(request: &Request, element_bytes: usize, facts: &Facts) -> Result<
     let kind = request.kind;
     let planned = if facts.is_open(kind) { Algorithm::Direct } else { planned(kind, facts)? };
     let small = contribution_bytes(request, element_bytes) <= facts.exchange_bytes;
-    let exchange = planned == Algorithm::Direct && small && request.ranks > 1;
-    Ok(if exchange { Choice::Exchange } else { Choice::Planned(planned) })
+    Ok(match planned {
+        Algorithm::Direct if small && request.ranks > 1 => Choice::Exchange,
+        Algorithm::Direct if request.ranks > 1 => Choice::Reading,
+        _ => Choice::Planned(planned),
+    })
 }
 
 /// The first algorithm that the rules allow.

@@ -9,14 +9,21 @@ use super::endpoint::Endpoint;
 use super::exchange;
 use super::explain;
 use super::steps::StepRunner;
-use crate::algo::{Algorithm, Choice, Request, select};
+use crate::algo::{Algorithm, Choice, Folding, Plan, Request, select};
 use crate::error::Result;
 use crate::reduce::Reduction;
+use crate::transport::board::{Offer, PostedCall};
 use crate::types::{Collective, Rank, Scalar};
 
-/// How a choice is posted: the algorithm in three bits (this one for the one-step path), the power of the segment's
-/// size in the other five, since plans of different segments do not fit together.
+/// How a choice is posted: the algorithm in three bits (these for the ways without messages), the power of the
+/// segment's size in the other five, since plans of different segments do not fit together.
 const EXCHANGE_CODE: u8 = 7;
+const READING_CODE: u8 = 6;
+
+/// Flags of an [`Offer`]: this rank can read the memory of all others.
+const READS_ALL: u64 = 1;
+/// This rank's output takes the place of its input.
+const IN_PLACE: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -81,8 +88,8 @@ impl CollectiveOp {
                     exchange::finish(self, endpoint)?;
                     return Ok(Poll::Done);
                 }
-                Choice::Planned(algorithm) => {
-                    if self.run(algorithm, endpoint)? != Poll::Done {
+                Choice::Reading | Choice::Planned(_) => {
+                    if self.run(endpoint)? != Poll::Done {
                         return Ok(if self.runner.take_advanced() { Poll::Advanced } else { Poll::Blocked });
                     }
                     self.stage = Stage::Drain;
@@ -95,23 +102,32 @@ impl CollectiveOp {
     fn post(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
         let (data, bytes) = match self.choice {
             Choice::Exchange => exchange::contribution(&self.call, endpoint),
-            Choice::Planned(_) => (self.call.send, 0),
+            Choice::Reading | Choice::Planned(_) => (self.call.send, 0),
         };
         let (posted, scale) = (self.posted(), self.scale.unwrap_or_default());
         let device = endpoint.device;
-        let board = &mut endpoint.fabric()?.board;
+        let fabric = endpoint.fabric()?;
+        let board = &mut fabric.board;
         if !board.can_post(self.sequence) {
             return Ok(false);
         }
-        board.post(device, self.sequence, posted, scale, data, bytes);
+        if self.choice == Choice::Reading {
+            let reads_all = if fabric.lent.reads_all() { READS_ALL } else { 0 };
+            let in_place = if self.call.send == self.call.recv { IN_PLACE } else { 0 };
+            let offer = Offer::new(self.call.send, self.call.recv, reads_all | in_place);
+            board.post_offer(self.sequence, posted, scale, offer);
+        } else {
+            board.post(device, self.sequence, posted, scale, data, bytes);
+        }
         board.ring_peers();
         self.stage = Stage::Agree;
         Ok(true)
     }
 
-    fn posted(&self) -> crate::transport::board::PostedCall {
+    fn posted(&self) -> PostedCall {
         let code = match self.choice {
             Choice::Exchange => EXCHANGE_CODE,
+            Choice::Reading => READING_CODE,
             Choice::Planned(algorithm) => {
                 let segment_bytes = self.request.segment_elems * self.reduction.element_bytes();
                 algorithm as u8 | (segment_bytes.ilog2() as u8) << 3
@@ -124,10 +140,13 @@ impl CollectiveOp {
     fn agree(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
         let posted = self.posted();
-        let board = &mut endpoint.fabric()?.board;
+        let fabric = endpoint.fabric()?;
+        // The first time, all ranks must hear from all whether they can read each other's memory.
+        let asking = self.choice == Choice::Reading && fabric.everyone_reads.is_none();
+        let board = &mut fabric.board;
         while self.agreed < ranks {
             let peer = self.agreed;
-            if peer != rank && self.depends_on(rank, peer) {
+            if peer != rank && (asking || self.depends_on(rank, peer)) {
                 if !board.has_posted(peer, self.sequence) {
                     return Ok(false);
                 }
@@ -137,6 +156,14 @@ impl CollectiveOp {
             }
             self.agreed += 1;
         }
+        if asking {
+            let sequence = self.sequence;
+            let reads = |peer| board.offer(peer, sequence).flags & READS_ALL != 0;
+            fabric.everyone_reads = Some((0..ranks).all(reads));
+        }
+        if self.choice == Choice::Reading && fabric.everyone_reads == Some(false) {
+            self.choice = Choice::Planned(Algorithm::Direct);
+        }
         self.stage = Stage::Run;
         Ok(true)
     }
@@ -145,23 +172,45 @@ impl CollectiveOp {
     fn depends_on(&self, rank: Rank, peer: Rank) -> bool {
         let root = self.call.root;
         match (self.call.kind, self.choice) {
-            (Collective::Broadcast | Collective::Scatter, Choice::Exchange) => peer == root,
-            (Collective::Reduce | Collective::Gather, Choice::Exchange) => rank == root,
+            (Collective::Broadcast | Collective::Scatter, Choice::Exchange | Choice::Reading) => peer == root,
+            (Collective::Reduce | Collective::Gather, Choice::Exchange | Choice::Reading) => rank == root,
             (kind, Choice::Planned(Algorithm::Direct)) if kind.has_root() => rank == root || peer == root,
             _ => true,
         }
     }
 
-    fn run(&mut self, algorithm: Algorithm, endpoint: &mut Endpoint) -> Result<Poll> {
+    fn run(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
         if !self.runner.has_plan() {
             let mut plan = std::mem::take(&mut endpoint.plan);
-            self.request.plan(algorithm, &mut plan);
+            self.plan(endpoint, &mut plan)?;
             self.runner.start(plan, self.reduction.accumulator_bytes(), endpoint);
         }
         let mut runner = std::mem::take(&mut self.runner);
         let result = runner.poll(self, endpoint);
         self.runner = runner;
         result
+    }
+
+    fn plan(&self, endpoint: &mut Endpoint, plan: &mut Plan) -> Result<()> {
+        match self.choice {
+            Choice::Planned(algorithm) => self.request.plan(algorithm, plan),
+            Choice::Exchange | Choice::Reading => {
+                let folding = self.folding(endpoint)?;
+                self.request.plan_reading(folding, plan);
+            }
+        }
+        Ok(())
+    }
+
+    /// Who folds in an AllReduce: a rank whose output takes the place of its input keeps others from reading that later.
+    fn folding(&self, endpoint: &mut Endpoint) -> Result<Folding> {
+        if self.call.kind != Collective::AllReduce {
+            return Ok(Folding::Owner);
+        }
+        let wanted = endpoint.facts.folding(&self.request);
+        let board = &endpoint.fabric()?.board;
+        let in_place = |rank| board.offer(rank, self.sequence).flags & IN_PLACE != 0;
+        Ok(if (0..self.request.ranks).any(in_place) { Folding::Owner } else { wanted })
     }
 
     fn drain(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {

@@ -4,7 +4,7 @@ use super::Poll;
 use crate::device::{Device, UserPointer};
 use crate::error::Result;
 use crate::transport::board::Board;
-use crate::transport::shm::{self, Arena, Lane, Reach, RingReceiver, RingSender};
+use crate::transport::shm::{self, Arena, Lane, LentMemory, Reach, RingReceiver, RingSender};
 use crate::transport::{MessageHead, Outgoing, Receiver, Sender, mem};
 use crate::types::Rank;
 use std::collections::VecDeque;
@@ -132,6 +132,10 @@ fn lend_above(reach: Reach, kind: Lane, ring_bytes: usize) -> usize {
 #[derive(Debug)]
 pub struct Fabric {
     pub(crate) board: Board,
+    /// Buffers that are read in place, without a link.
+    pub(crate) lent: LentMemory,
+    /// Whether every rank can read every other's memory, once all have said so.
+    pub(crate) everyone_reads: Option<bool>,
     pub(crate) collective: Lanes,
     pub(crate) point_to_point: Lanes,
 }
@@ -145,6 +149,8 @@ impl Fabric {
         let reach: Arc<[Reach]> = Arc::from(reach);
         Self {
             board: Board::new(arena.clone(), rank),
+            lent: LentMemory::new(arena.clone(), rank, reach.clone()),
+            everyone_reads: None,
             collective: Lanes::new(arena.clone(), rank, Lane::Collective, reach.clone()),
             point_to_point: Lanes::new(arena.clone(), rank, Lane::PointToPoint, reach),
         }

@@ -24,6 +24,8 @@ pub(super) struct StepRunner {
     done: usize,
     partial: Option<UserPointer>,
     advanced: bool,
+    /// How often this rank has told its peers where it is.
+    tells: u64,
 }
 
 impl StepRunner {
@@ -35,6 +37,7 @@ impl StepRunner {
         let bytes = plan.partial_elems * accumulator_bytes;
         self.partial = Some(endpoint.memory.partial.ensure(bytes));
         self.plan = Some(plan);
+        self.tells = 0;
     }
 
     /// Gives the plan's memory back.
@@ -100,6 +103,13 @@ impl StepRunner {
                 let to = self.address(op, span);
                 self.recv(op, endpoint, *from, to, op.bytes(span))
             }
+            Step::Read { from, source, to } => self.read(op, endpoint, *from, source, to),
+            Step::Tell => {
+                self.tells += 1;
+                endpoint.fabric()?.lent.tell(op.sequence, self.tells);
+                Ok(true)
+            }
+            Step::Await { from, tells } => Ok(endpoint.fabric()?.lent.has_told(*from, op.sequence, *tells)),
             Step::Reduce { operands, to } => self.reduce(op, endpoint, &plan.operands[operands.clone()], to),
         }
     }
@@ -127,6 +137,26 @@ impl StepRunner {
         Ok(true)
     }
 
+    fn read(
+        &mut self,
+        op: &CollectiveOp,
+        endpoint: &mut Endpoint,
+        from: Rank,
+        source: &Span,
+        to: &Span,
+    ) -> Result<bool> {
+        let (device, bytes) = (endpoint.device, op.bytes(to));
+        let target = self.address(op, to);
+        let fabric = endpoint.fabric()?;
+        let address = remote_address(op, fabric, from, source);
+        let view = fabric.lent.view(from, address, bytes, target);
+        if let Ok(view) = view {
+            device.copy(target, view, bytes);
+        }
+        fabric.lent.release(from);
+        view.map(|_| true)
+    }
+
     fn reduce(
         &mut self,
         op: &CollectiveOp,
@@ -151,13 +181,14 @@ impl StepRunner {
             // After a failure the views that were taken must still be given back: their lenders may be waiting.
             let consumed = if gathered.is_ok() { block } else { 0 };
             for operand in operands {
-                if let Operand::Peer(peer, buffer) = operand {
-                    endpoint
-                        .fabric()?
-                        .collective
-                        .to(*peer)
-                        .receiver
-                        .advance(consumed * op.unit_bytes(*buffer));
+                let fabric = endpoint.fabric()?;
+                match operand {
+                    Operand::Local(_) => {}
+                    Operand::Peer(peer, buffer) => {
+                        let receiver = &mut fabric.collective.to(*peer).receiver;
+                        receiver.advance(consumed * op.unit_bytes(*buffer));
+                    }
+                    Operand::Remote(peer, _) => fabric.lent.release(*peer),
                 }
             }
             gathered?;
@@ -181,13 +212,22 @@ impl StepRunner {
         to: &Span,
     ) -> Result<usize> {
         let mut block = to.count_elems - self.done;
-        let peers = operands.iter().filter(|operand| matches!(operand, Operand::Peer(..))).count();
+        let peers = peers_among(operands);
         for operand in operands {
-            let Operand::Peer(peer, buffer) = operand else { continue };
-            let unit = op.unit_bytes(*buffer);
-            let lane = endpoint.fabric()?.collective.to(*peer);
-            let there = arrived(lane, op, *peer, to.count_elems * unit)?;
-            let limit = if lane.receiver.needs_scratch()? { piece_bytes(peers) } else { PIECE_BYTES };
+            let (unit, there, needs_scratch) = match operand {
+                Operand::Local(_) => continue,
+                Operand::Peer(peer, buffer) => {
+                    let unit = op.unit_bytes(*buffer);
+                    let lane = endpoint.fabric()?.collective.to(*peer);
+                    let there = arrived(lane, op, *peer, to.count_elems * unit)?;
+                    (unit, there, lane.receiver.needs_scratch()?)
+                }
+                Operand::Remote(peer, span) => {
+                    let unit = op.unit_bytes(span.buffer);
+                    (unit, usize::MAX, endpoint.fabric()?.lent.needs_scratch(*peer))
+                }
+            };
+            let limit = if needs_scratch { piece_bytes(peers) } else { PIECE_BYTES };
             block = block.min(there.min(limit) / unit);
         }
         Ok(block)
@@ -202,7 +242,7 @@ impl StepRunner {
         block: usize,
         views: &mut Vec<device::Operand>,
     ) -> Result<()> {
-        let peers = operands.iter().filter(|operand| matches!(operand, Operand::Peer(..))).count();
+        let peers = peers_among(operands);
         let stride = piece_bytes(peers);
         let mut scratch = endpoint.memory.pieces.ensure(stride * peers);
         for operand in operands {
@@ -218,6 +258,16 @@ impl StepRunner {
                     let start = receiver.view(block * op.unit_bytes(*buffer), scratch)?;
                     scratch = scratch.byte_add(stride);
                     device::Operand { start, form: form_of(*buffer), scale }
+                }
+                Operand::Remote(peer, span) => {
+                    let (unit, sequence) = (op.unit_bytes(span.buffer), op.sequence);
+                    let fabric = endpoint.fabric()?;
+                    let address = remote_address(op, fabric, *peer, span) + (self.done * unit) as u64;
+                    let start = fabric.lent.view(*peer, address, block * unit, scratch)?;
+                    let scaled = op.scale.is_some() && span.buffer == Buffer::Input;
+                    let scale = scaled.then(|| fabric.board.scale(*peer, sequence));
+                    scratch = scratch.byte_add(stride);
+                    device::Operand { start, form: form_of(span.buffer), scale }
                 }
             });
         }
@@ -244,6 +294,7 @@ impl StepRunner {
         match plan.steps.get(self.next) {
             Some(Step::Recv { from, .. }) => need(*from),
             Some(Step::Drain { to }) => missing.push(*to),
+            Some(Step::Await { from, .. }) => missing.push(*from),
             Some(Step::Reduce { operands, .. }) => {
                 for operand in &plan.operands[operands.clone()] {
                     if let Operand::Peer(peer, _) = operand {
@@ -268,6 +319,18 @@ impl CollectiveOp {
     fn bytes(&self, span: &Span) -> usize {
         span.count_elems * self.unit_bytes(span.buffer)
     }
+}
+
+/// Where a span of a peer's buffers begins, in that peer's memory.
+fn remote_address(op: &CollectiveOp, fabric: &Fabric, peer: Rank, span: &Span) -> u64 {
+    let offer = fabric.board.offer(peer, op.sequence);
+    let base = if span.buffer == Buffer::Output { offer.output } else { offer.input };
+    base + (span.start_elems * op.unit_bytes(span.buffer)) as u64
+}
+
+/// How many operands are other ranks' data.
+fn peers_among(operands: &[Operand]) -> usize {
+    operands.iter().filter(|operand| !matches!(operand, Operand::Local(_))).count()
 }
 
 /// How many bytes of the message that should come next are there; an error if another one comes.

@@ -8,6 +8,10 @@
 //! 24: scale [8]
 //! 32: up to 32 bytes of data; longer data lies in the rank's data area for that operation
 //! ```
+//! A rank that lends its buffers posts an offer in place of data:
+//! ```text
+//! 32: address of the input u64 | address of the output u64 | flags u64 | reserved u64
+//! ```
 //! The sequence number of a head says which operation it describes, so peers know that it is complete when they
 //! see the number they expect; when a place may be used again is the rule of [`crate::sync::postings`].
 //!
@@ -33,6 +37,28 @@ pub struct PostedCall {
     /// The call's count of elements.
     pub count: u64,
 }
+
+/// What a rank lends for an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Offer {
+    /// Where its input lies, in its own memory.
+    pub input: u64,
+    /// Where its output lies.
+    pub output: u64,
+    /// Bits that the engine gives a meaning to.
+    pub flags: u64,
+    reserved: u64,
+}
+
+impl Offer {
+    /// An offer of these buffers.
+    pub fn new(input: UserPointer, output: UserPointer, flags: u64) -> Self {
+        Self { input: input.address() as u64, output: output.address() as u64, flags, reserved: 0 }
+    }
+}
+
+const _: () = assert!(size_of::<Offer>() == BOARD_INLINE_BYTES);
 
 /// One head.
 #[repr(C)]
@@ -80,6 +106,19 @@ impl Board {
         if bytes > 0 {
             device.copy(self.data(self.rank, sequence, bytes), data, bytes);
         }
+        self.publish(sequence, call, scale);
+    }
+
+    /// Posts a call with an offer in place of data; otherwise as [`Board::post`].
+    pub fn post_offer(&mut self, sequence: u64, call: PostedCall, scale: Scalar, offer: Offer) {
+        let head = self.head(self.rank, sequence);
+        // SAFETY: the head is ours to write until the sequence number is stored; an offer is as long as the field,
+        // which begins at a multiple of 8.
+        unsafe { (&raw mut (*head).inline).cast::<Offer>().write(offer) };
+        self.publish(sequence, call, scale);
+    }
+
+    fn publish(&mut self, sequence: u64, call: PostedCall, scale: Scalar) {
         let head = self.head(self.rank, sequence);
         // SAFETY: the head is ours to write until the sequence number is stored, and lies in the arena.
         unsafe {
@@ -114,6 +153,13 @@ impl Board {
         unsafe {
             PostedCall { what: (&raw const (*head).what).read(), count: (&raw const (*head).count).read() }
         }
+    }
+
+    /// What `rank` offers, if it has posted an offer; when as for [`Board::call`].
+    pub fn offer(&self, rank: Rank, sequence: u64) -> Offer {
+        let head = self.head(rank, sequence);
+        // SAFETY: as in `call`; all bytes are a valid offer.
+        unsafe { (&raw const (*head).inline).cast::<Offer>().read() }
     }
 
     /// The factor that `rank` has posted; when as for [`Board::call`].
@@ -179,6 +225,17 @@ mod tests {
             assert_eq!(b.scale(0, sequence), Scalar([9; 8]));
             assert_eq!(read(b.data(0, sequence, bytes), bytes), data);
         }
+    }
+
+    #[test]
+    fn offers_arrive() {
+        let arena = mem::arena(2).unwrap();
+        let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
+        let offer = Offer { input: 1, output: u64::MAX, flags: 5, reserved: 0 };
+        assert!(a.can_post(1));
+        a.post_offer(1, CALL, Scalar([3; 8]), offer);
+        assert!(b.has_posted(0, 1));
+        assert_eq!((b.call(0, 1), b.scale(0, 1), b.offer(0, 1)), (CALL, Scalar([3; 8]), offer));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The memory that the ranks of one communicator share on one host.
 //!
 //! ```text
-//! | header 4 KiB | rank blocks n × 256 B | who reads whom n × n B | board heads D × n × 64 B |
+//! | header 4 KiB | rank blocks n × 384 B | who reads whom n × n B | board heads D × n × 64 B |
 //! | board data D × n × 16 KiB |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
 //! ```
@@ -142,14 +142,20 @@ pub enum Waiting {
     Recv(Rank, u64),
 }
 
-/// One rank's words: bell (its peers write) | state and what it waits for (it writes).
+/// One rank's words: bell (its peers write) | state and what it waits for (it writes) | progress (it writes).
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct RankBlock {
     /// Rung by peers whenever they have made something visible to this rank.
     pub bell: Bell,
     status: Status,
+    progress: Progress,
 }
+
+/// How far a rank is in an operation whose memory is read in place: the operation's number and what it has told.
+#[derive(Debug)]
+#[repr(C, align(128))]
+struct Progress(AtomicU64);
 
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -200,6 +206,16 @@ impl RankBlock {
         self.status.waiting_peer.store(peer as u64, Ordering::Relaxed);
         self.status.waiting_number.store(number, Ordering::Relaxed);
         self.status.waiting_kind.store(kind, Ordering::Release);
+    }
+
+    /// How far the rank is, as it has told. Acquire: what it did before it told so is seen with it.
+    pub fn progress(&self) -> u64 {
+        self.progress.0.load(Ordering::Acquire)
+    }
+
+    /// Tells how far this rank is: it never goes back. Release: pairs with [`RankBlock::progress`].
+    pub fn set_progress(&self, progress: u64) {
+        self.progress.0.store(progress, Ordering::Release);
     }
 
     /// A word that peers read across processes, to learn whether the kernel lets them.
@@ -374,7 +390,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_aligned_and_bounded() {
-        assert_eq!(size_of::<RankBlock>(), 256);
+        assert_eq!(size_of::<RankBlock>(), 384);
         assert_eq!(size_of::<RingControl>() % 128, 0);
         for ranks in 1..=64 {
             let geometry = Geometry::for_ranks(ranks);

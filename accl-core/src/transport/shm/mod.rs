@@ -4,12 +4,14 @@
 //! ([`Reach`]).
 
 mod arena;
+mod lent;
 mod link;
 mod pull;
 
 pub use arena::{
     Arena, BOARD_BYTES, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane, RankBlock, RankState, Waiting,
 };
+pub use lent::LentMemory;
 pub use link::{RingReceiver, RingSender};
 pub use pull::{Reach, can_read};
 
