@@ -56,6 +56,7 @@ impl DataType {
     ];
 
     /// The type of an ABI number, if there is one.
+    #[inline]
     pub fn from_abi(value: i32) -> Option<Self> {
         usize::try_from(value).ok().and_then(|index| Self::ALL.get(index).copied())
     }
@@ -124,6 +125,13 @@ pub enum ReduceOp {
 impl ReduceOp {
     /// All operators; the first five in the order of their ABI numbers.
     pub const ALL: [Self; 6] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::PreMulSum];
+
+    /// The operator of an ABI number that is the same in every communicator.
+    #[inline]
+    pub fn built_in(value: i32) -> Option<Self> {
+        let index = usize::try_from(value).ok()?;
+        Self::ALL[..5].get(index).copied()
+    }
 }
 
 impl fmt::Display for ReduceOp {
@@ -168,21 +176,28 @@ pub enum Collective {
 }
 
 impl Collective {
+    /// All kinds, by [`Collective::index`].
+    pub const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::Reduce,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::Gather,
+        Self::Scatter,
+        Self::Split,
+    ];
+
+    /// The place of this kind in tables.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize - 1
+    }
+
     /// The kind of a number read from shared memory.
     pub fn from_code(code: u8) -> Option<Self> {
-        [
-            Self::AllReduce,
-            Self::Reduce,
-            Self::Broadcast,
-            Self::AllGather,
-            Self::ReduceScatter,
-            Self::AllToAll,
-            Self::Gather,
-            Self::Scatter,
-            Self::Split,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u8 == code)
+        Self::ALL.into_iter().find(|kind| *kind as u8 == code)
     }
 
     /// True where elements are combined, so that type and operator matter.

@@ -66,27 +66,30 @@ pub enum Choice {
 /// What the choice depends on besides the request.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    rules: AlgorithmRules,
-    deterministic: bool,
+    /// The algorithm for each kind, as the settings leave it; none if they leave none.
+    routes: [Option<Algorithm>; Collective::ALL.len()],
     exchange_bytes: usize,
 }
 
 impl Facts {
     /// The facts that settings give; `board_bytes` is the most that a rank can post.
     pub fn of(settings: &Settings, board_bytes: usize) -> Self {
-        Self {
-            rules: settings.algorithms.clone(),
-            deterministic: settings.deterministic,
-            exchange_bytes: settings.exchange_bytes.min(board_bytes),
-        }
+        let routes = Collective::ALL.map(|kind| {
+            let open = kind == Collective::Split || settings.deterministic;
+            if open { Some(Algorithm::Direct) } else { route(kind, &settings.algorithms) }
+        });
+        Self { routes, exchange_bytes: settings.exchange_bytes.min(board_bytes) }
     }
 
     /// An error if the settings leave no algorithm for `kind`.
+    #[inline]
     pub fn check(&self, kind: Collective, ranks: usize) -> Result<()> {
-        if self.is_open(kind) || ranks == 1 {
-            return Ok(());
-        }
-        planned(kind, self).map(|_| ())
+        if ranks == 1 { Ok(()) } else { self.route(kind).map(|_| ()) }
+    }
+
+    #[inline]
+    fn route(&self, kind: Collective) -> Result<Algorithm> {
+        self.routes[kind.index()].ok_or_else(|| none_left(kind))
     }
 
     /// Who folds in an AllReduce that is read in place, where no rank's call is in place. Two ranks read as many bytes
@@ -94,49 +97,57 @@ impl Facts {
     pub fn folding(&self, request: &Request) -> Folding {
         if request.ranks == 2 { Folding::Everyone } else { Folding::Owner }
     }
-
-    fn is_open(&self, kind: Collective) -> bool {
-        kind == Collective::Split || self.deterministic || self.rules.is_open(kind)
-    }
 }
 
 /// Bytes that the busiest rank contributes.
-fn contribution_bytes(request: &Request, element_bytes: usize) -> usize {
-    let blocks = match request.kind {
-        Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => request.ranks,
+#[inline]
+fn contribution_bytes(kind: Collective, ranks: usize, count_elems: usize, element_bytes: usize) -> usize {
+    let blocks = match kind {
+        Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => ranks,
         _ => 1,
     };
-    request.count_elems.saturating_mul(element_bytes).saturating_mul(blocks)
+    count_elems.saturating_mul(element_bytes).saturating_mul(blocks)
 }
 
 /// The choice for a call. All ranks must come to the same one, so it depends on nothing that differs between
 /// them, except settings; those are compared with the call itself.
-pub fn select(request: &Request, element_bytes: usize, facts: &Facts) -> Result<Choice> {
-    let kind = request.kind;
-    let planned = if facts.is_open(kind) { Algorithm::Direct } else { planned(kind, facts)? };
-    let small = contribution_bytes(request, element_bytes) <= facts.exchange_bytes;
-    Ok(match planned {
-        Algorithm::Direct if small && request.ranks > 1 => Choice::Exchange,
-        Algorithm::Direct if request.ranks > 1 => Choice::Reading,
-        _ => Choice::Planned(planned),
+#[inline]
+pub fn select(
+    kind: Collective,
+    ranks: usize,
+    count_elems: usize,
+    element_bytes: usize,
+    facts: &Facts,
+) -> Result<Choice> {
+    if ranks == 1 {
+        return Ok(Choice::Planned(Algorithm::Direct));
+    }
+    let route = facts.route(kind)?;
+    let small = contribution_bytes(kind, ranks, count_elems, element_bytes) <= facts.exchange_bytes;
+    Ok(match route {
+        Algorithm::Direct if small => Choice::Exchange,
+        Algorithm::Direct => Choice::Reading,
+        _ => Choice::Planned(route),
     })
 }
 
 /// The first algorithm that the rules allow.
-fn planned(kind: Collective, facts: &Facts) -> Result<Algorithm> {
+fn route(kind: Collective, rules: &AlgorithmRules) -> Option<Algorithm> {
     // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
     if !Algorithm::Ring.serves(kind) {
-        return Ok(Algorithm::Direct);
+        return Some(Algorithm::Direct);
     }
     Algorithm::ALL
         .into_iter()
-        .find(|algorithm| algorithm.serves(kind) && facts.rules.allow(kind, algorithm.name()))
-        .ok_or_else(|| {
-            let have: Vec<_> =
-                Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
-            Error::usage(format!(
-                "the setting ALGO leaves no algorithm for {kind}; there are {}: name one of them or unset it",
-                have.join(", ")
-            ))
-        })
+        .find(|algorithm| algorithm.serves(kind) && rules.allow(kind, algorithm.name()))
+}
+
+#[cold]
+fn none_left(kind: Collective) -> Error {
+    let have: Vec<_> =
+        Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
+    Error::usage(format!(
+        "the setting ALGO leaves no algorithm for {kind}; there are {}: name one of them or unset it",
+        have.join(", ")
+    ))
 }

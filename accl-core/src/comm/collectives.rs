@@ -163,6 +163,7 @@ impl Communicator {
         )
     }
 
+    #[inline]
     fn collective(&self, call: Call, stream: Option<&HostStream>) -> Result<()> {
         if call.count_elems == 0 {
             return Ok(());
@@ -171,9 +172,26 @@ impl Communicator {
         group::perform(self, Work::Collective(call), stream)
     }
 
+    #[inline]
     fn check_call(&self, call: &Call) -> Result<()> {
         let (ranks, rank) = (self.ranks(), self.rank());
         // The whole must have addresses: nothing later multiplies with a check.
+        let all_bytes = call.count_elems.checked_mul(call.dtype.size_bytes() * ranks);
+        let small = all_bytes.is_some_and(fits) && call.operator.scale.is_none();
+        let there = |needed, pointer: UserPointer| needed == 0 || !pointer.is_null();
+        if small
+            && there(call.input_elems(ranks, rank), call.send)
+            && there(call.output_elems(ranks, rank), call.recv)
+        {
+            return self.joined()?.facts.check(call.kind, ranks);
+        }
+        self.check_in_detail(call)
+    }
+
+    /// The same, with a text for whatever is wrong.
+    #[cold]
+    fn check_in_detail(&self, call: &Call) -> Result<()> {
+        let (ranks, rank) = (self.ranks(), self.rank());
         bytes_of(call.count_elems, call.dtype)?.checked_mul(ranks).filter(|bytes| fits(*bytes)).ok_or_else(
             || {
                 Error::argument(format!(
@@ -222,6 +240,7 @@ impl Communicator {
     }
 }
 
+#[inline]
 fn bytes_of(count_elems: usize, dtype: DataType) -> Result<usize> {
     count_elems.checked_mul(dtype.size_bytes()).filter(|bytes| fits(*bytes)).ok_or_else(|| {
         Error::argument(format!(

@@ -4,10 +4,10 @@
 //! one, and nothing is carried out. A call outside of groups is a group of one, and takes no detour.
 
 use super::Communicator;
-use crate::engine::{Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, submit};
+use crate::engine::{Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit};
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// Work of a thread of its own: a communicator that comes to be.
@@ -40,7 +40,6 @@ struct Deferred {
 
 #[derive(Default)]
 struct Group {
-    depth: usize,
     error: Option<Error>,
     calls: Vec<Pending>,
     jobs: Vec<Deferred>,
@@ -48,26 +47,27 @@ struct Group {
 
 thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
+    /// How many groups are open, one inside the other; apart, so that calls outside of groups look at nothing else.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Opens a group, inside the one that is open if there is one.
 pub fn start() {
-    GROUP.with_borrow_mut(|group| group.depth += 1);
+    DEPTH.set(DEPTH.get() + 1);
 }
 
 /// Ends the innermost group; the outermost one is carried out.
 pub fn end() -> Result<()> {
-    let group = GROUP.with_borrow_mut(|group| match group.depth {
-        0 => Err(Error::usage(
+    let Some(depth) = DEPTH.get().checked_sub(1) else {
+        return Err(Error::usage(
             "ncclGroupEnd without ncclGroupStart; every end needs its start on the same thread",
-        )),
-        1 => Ok(Some(std::mem::take(group))),
-        _ => {
-            group.depth -= 1;
-            Ok(None)
-        }
-    })?;
-    let Some(group) = group else { return Ok(()) };
+        ));
+    };
+    DEPTH.set(depth);
+    if depth > 0 {
+        return Ok(());
+    }
+    let group = GROUP.with_borrow_mut(std::mem::take);
     match group.error {
         Some(error) => {
             for deferred in group.jobs {
@@ -100,11 +100,9 @@ fn run_all(jobs: Vec<Deferred>) -> Result<()> {
 
 /// Remembers a failure of a call inside a group; outside of groups it does nothing.
 pub fn fail(error: &Error) {
-    GROUP.with_borrow_mut(|group| {
-        if group.depth > 0 {
-            group.error = Some(error.clone());
-        }
-    });
+    if is_open() {
+        GROUP.with_borrow_mut(|group| group.error = Some(error.clone()));
+    }
 }
 
 /// True if this thread's open group keeps a job of the communicator: nobody may wait for that here.
@@ -114,23 +112,22 @@ pub(super) fn keeps(communicator: &Communicator) -> bool {
 }
 
 /// True inside a group.
+#[inline]
 pub(super) fn is_open() -> bool {
-    GROUP.with_borrow(|group| group.depth > 0)
+    DEPTH.get() > 0
 }
 
 /// Carries a call out, or keeps it until the group ends.
+#[inline]
 pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
-    let kept = GROUP.with_borrow_mut(|group| {
-        if group.depth > 0 {
-            group.calls.push(Pending { communicator: communicator.clone(), work, stream: stream.cloned() });
-        }
-        group.depth > 0
-    });
     match work {
-        _ if kept => Ok(()),
+        _ if is_open() => {
+            let (communicator, stream) = (communicator.clone(), stream.cloned());
+            GROUP.with_borrow_mut(|group| group.calls.push(Pending { communicator, work, stream }));
+            Ok(())
+        }
         Work::Collective(call) if stream.is_none() => {
-            let job = EngineJob { calls: &[call], ..EngineJob::default() };
-            run(&[(&communicator.joined()?.seat, job)])
+            run_call(&communicator.joined()?.seat, &call)
         }
         work => {
             carry_out(vec![Pending { communicator: communicator.clone(), work, stream: stream.cloned() }])
@@ -142,11 +139,9 @@ pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&H
 pub(super) fn defer_or_spawn(communicator: &Communicator, waited: bool, name: &str, job: Job) -> Result<()> {
     let key = communicator.key();
     let mut job = Some(job);
-    GROUP.with_borrow_mut(|group| {
-        if group.depth > 0 {
-            group.jobs.extend(job.take().map(|job| Deferred { job, waited, key }));
-        }
-    });
+    if is_open() {
+        GROUP.with_borrow_mut(|group| group.jobs.extend(job.take().map(|job| Deferred { job, waited, key })));
+    }
     job.map_or(Ok(()), |job| spawn(name, job))
 }
 

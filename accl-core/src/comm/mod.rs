@@ -137,7 +137,19 @@ impl Communicator {
     }
 
     /// An error where a call cannot be made at all: not ready, failed before, or another process's.
+    #[inline]
     pub fn check_usable(&self) -> Result<()> {
+        let shared = &*self.shared;
+        let usable = shared.process == process::id()
+            && shared.background.load(Ordering::Acquire) == 0
+            && shared.error.get().is_none()
+            && !shared.finalized.load(Ordering::Acquire)
+            && shared.joined.get().is_none_or(|joined| !joined.seat.has_failed());
+        if usable { Ok(()) } else { self.why_unusable() }
+    }
+
+    #[cold]
+    fn why_unusable(&self) -> Result<()> {
         self.check_process()?;
         self.check_ready()?;
         self.failure().map_or(Ok(()), Err)?;

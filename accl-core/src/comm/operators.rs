@@ -48,9 +48,10 @@ impl Operators {
 
 impl Communicator {
     /// What an operator's value means.
+    #[inline]
     pub fn operator(&self, value: i32) -> Result<Operator> {
-        if let Some(op) = ReduceOp::ALL[..5].iter().find(|op| **op as i32 == value) {
-            return Ok(Operator::plain(*op));
+        if let Some(op) = ReduceOp::built_in(value) {
+            return Ok(Operator::plain(op));
         }
         let operators = self.shared.operators.lock();
         let made = operators.index(value).and_then(|index| operators.made[index]);

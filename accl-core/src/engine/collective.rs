@@ -12,7 +12,7 @@ use super::steps::StepRunner;
 use crate::algo::{Algorithm, Choice, Folding, Plan, Request, select};
 use crate::error::Result;
 use crate::reduce::Reduction;
-use crate::transport::board::{Offer, PostedCall};
+use crate::transport::board::{self, Offer, PostedCall};
 use crate::types::{Collective, Rank, Scalar};
 
 /// How a choice is posted: the algorithm in three bits (these for the ways without messages), the power of the
@@ -37,11 +37,12 @@ enum Stage {
 #[derive(Debug)]
 pub(crate) struct CollectiveOp {
     pub(crate) call: Call,
-    pub(crate) request: Request,
+    pub(crate) ranks: usize,
     pub(crate) reduction: Reduction,
     pub(crate) scale: Option<Scalar>,
     pub(crate) sequence: u64,
     pub(crate) choice: Choice,
+    posted: PostedCall,
     stage: Stage,
     /// In `Agree`: the first rank that is not known to agree.
     agreed: Rank,
@@ -52,22 +53,24 @@ impl CollectiveOp {
     /// Begins an operation: from here on it has a place in the order of the communicator's operations.
     pub(crate) fn begin(call: &Call, endpoint: &mut Endpoint) -> Result<Self> {
         let mut call = *call;
-        let request = endpoint.request(&call);
-        let choice = select(&request, call.dtype.size_bytes(), &endpoint.facts)?;
+        let ranks = endpoint.ranks;
+        let choice =
+            select(call.kind, ranks, call.count_elems, call.dtype.size_bytes(), &endpoint.facts)?;
         let scale = call.scale(endpoint.device);
-        if call.overlaps_badly(endpoint.ranks, endpoint.rank) {
-            let bytes = call.input_elems(endpoint.ranks, endpoint.rank) * call.dtype.size_bytes();
+        if call.overlaps_badly(ranks, endpoint.rank) {
+            let bytes = call.input_elems(ranks, endpoint.rank) * call.dtype.size_bytes();
             call.send = endpoint.stage(call.send, bytes);
         }
         endpoint.sequence += 1;
-        let alone = endpoint.ranks == 1;
+        let alone = ranks == 1;
         Ok(Self {
             call,
-            request,
-            reduction: Reduction::new(call.dtype, call.operator.op, endpoint.ranks),
+            ranks,
+            reduction: Reduction::new(call.dtype, call.operator.op, ranks),
             scale,
             sequence: endpoint.sequence,
             choice,
+            posted: call.posted(code_of(choice, &call, endpoint)),
             stage: if alone { Stage::Run } else { Stage::Post },
             agreed: 0,
             runner: StepRunner::default(),
@@ -104,11 +107,11 @@ impl CollectiveOp {
             Choice::Exchange => exchange::contribution(&self.call, endpoint),
             Choice::Reading | Choice::Planned(_) => (self.call.send, 0),
         };
-        let (posted, scale) = (self.posted(), self.scale.unwrap_or_default());
+        let (posted, scale) = (self.posted, self.scale.unwrap_or_default());
         let device = endpoint.device;
         let fabric = endpoint.fabric()?;
         let board = &mut fabric.board;
-        if !board.can_post(self.sequence) {
+        if !board.can_post(self.sequence, bytes) {
             return Ok(false);
         }
         if self.choice == Choice::Reading {
@@ -124,22 +127,10 @@ impl CollectiveOp {
         Ok(true)
     }
 
-    fn posted(&self) -> PostedCall {
-        let code = match self.choice {
-            Choice::Exchange => EXCHANGE_CODE,
-            Choice::Reading => READING_CODE,
-            Choice::Planned(algorithm) => {
-                let segment_bytes = self.request.segment_elems * self.reduction.element_bytes();
-                algorithm as u8 | (segment_bytes.ilog2() as u8) << 3
-            }
-        };
-        self.call.posted(code)
-    }
-
     /// True once everybody whom this rank depends on has made the same call.
     fn agree(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
-        let posted = self.posted();
+        let posted = self.posted;
         let fabric = endpoint.fabric()?;
         // The first time, all ranks must hear from all whether they can read each other's memory.
         let asking = self.choice == Choice::Reading && fabric.everyone_reads.is_none();
@@ -192,25 +183,26 @@ impl CollectiveOp {
     }
 
     fn plan(&self, endpoint: &mut Endpoint, plan: &mut Plan) -> Result<()> {
+        let request = endpoint.request(&self.call);
         match self.choice {
-            Choice::Planned(algorithm) => self.request.plan(algorithm, plan),
+            Choice::Planned(algorithm) => request.plan(algorithm, plan),
             Choice::Exchange | Choice::Reading => {
-                let folding = self.folding(endpoint)?;
-                self.request.plan_reading(folding, plan);
+                let folding = self.folding(&request, endpoint)?;
+                request.plan_reading(folding, plan);
             }
         }
         Ok(())
     }
 
     /// Who folds in an AllReduce: a rank whose output takes the place of its input keeps others from reading that later.
-    fn folding(&self, endpoint: &mut Endpoint) -> Result<Folding> {
+    fn folding(&self, request: &Request, endpoint: &mut Endpoint) -> Result<Folding> {
         if self.call.kind != Collective::AllReduce {
             return Ok(Folding::Owner);
         }
-        let wanted = endpoint.facts.folding(&self.request);
+        let wanted = endpoint.facts.folding(request);
         let board = &endpoint.fabric()?.board;
         let in_place = |rank| board.offer(rank, self.sequence).flags & IN_PLACE != 0;
-        Ok(if (0..self.request.ranks).any(in_place) { Folding::Owner } else { wanted })
+        Ok(if (0..self.ranks).any(in_place) { Folding::Owner } else { wanted })
     }
 
     fn drain(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
@@ -232,7 +224,11 @@ impl CollectiveOp {
         let Some(fabric) = &mut endpoint.fabric else { return };
         match self.stage {
             Stage::Post => {
-                let behind = self.sequence.saturating_sub(crate::transport::shm::BOARD_DEPTH as u64 - 1);
+                let bytes = match self.choice {
+                    Choice::Exchange => self.call.input_elems(ranks, rank) * self.call.dtype.size_bytes(),
+                    Choice::Reading | Choice::Planned(_) => 0,
+                };
+                let behind = (self.sequence + 1).saturating_sub(board::depth_for(bytes) as u64);
                 missing.extend(
                     (0..ranks).filter(|peer| *peer != rank && !fabric.board.has_posted(*peer, behind)),
                 );
@@ -247,6 +243,18 @@ impl CollectiveOp {
         }
         if self.stage == Stage::Run || self.stage == Stage::Drain {
             missing.extend(fabric.collective.undrained());
+        }
+    }
+}
+
+/// The choice as it is posted.
+fn code_of(choice: Choice, call: &Call, endpoint: &Endpoint) -> u8 {
+    match choice {
+        Choice::Exchange => EXCHANGE_CODE,
+        Choice::Reading => READING_CODE,
+        Choice::Planned(algorithm) => {
+            let segment_bytes = endpoint.request(call).segment_elems * call.dtype.size_bytes();
+            algorithm as u8 | (segment_bytes.ilog2() as u8) << 3
         }
     }
 }

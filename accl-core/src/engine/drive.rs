@@ -9,7 +9,6 @@ use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
 use crate::error::{Error, Result};
 use crate::os::futex;
-use crate::sync::prim::Ordering;
 use crate::sync::wait::{Backoff, Pause};
 use crate::types::Rank;
 use parking_lot::MutexGuard;
@@ -120,7 +119,10 @@ struct Running<'a> {
 
 impl<'a> Running<'a> {
     fn new(seat: &'a Seat, job: Job<'a>) -> Self {
-        let endpoint = seat.endpoint.lock();
+        Self::of(seat, seat.endpoint.lock(), job)
+    }
+
+    fn of(seat: &'a Seat, endpoint: MutexGuard<'a, Endpoint>, job: Job<'a>) -> Self {
         Self { seat, endpoint, job, work: Work::default(), stall: Stall::default(), outcome: None }
     }
 
@@ -151,6 +153,49 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Carries out one call of one rank. The way of most calls: nothing is allocated, and the kernel is not asked.
+pub fn run_call(seat: &Seat, call: &Call) -> Result<()> {
+    seat.wait_queued();
+    let mut endpoint = seat.endpoint.lock();
+    let outcome = match CollectiveOp::begin(call, &mut endpoint) {
+        Ok(op) => run_op(seat, endpoint, op),
+        Err(error) => {
+            endpoint.close();
+            Err(seat.fail(error))
+        }
+    };
+    if seat.has_queued() {
+        super::stream::wake();
+    }
+    outcome
+}
+
+/// Polls an operation until it is time to sleep, then hands it to the loop that knows all kinds of waits.
+#[inline]
+fn run_op(seat: &Seat, mut endpoint: MutexGuard<'_, Endpoint>, mut op: CollectiveOp) -> Result<()> {
+    let mut backoff = seat.backoff();
+    loop {
+        match op.poll(&mut endpoint) {
+            Ok(Poll::Done) => break,
+            Ok(Poll::Advanced) => backoff.reset(),
+            Ok(Poll::Blocked) => {
+                if backoff.pause() == Pause::Sleep {
+                    let work = Work { collective: Some(op), begun: true, ..Work::default() };
+                    let running = Running { work, ..Running::of(seat, endpoint, Job::default()) };
+                    return drive(&mut [running], backoff);
+                }
+            }
+            Err(error) => {
+                endpoint.close();
+                return Err(seat.fail(error));
+            }
+        }
+    }
+    backoff.reset();
+    seat.learn(&backoff);
+    Ok(())
+}
+
 /// Carries out one job for each seat, all at once, and returns when all have ended. The first failure is returned.
 /// Seats must be different, and in the same order in every thread that runs several: see [`super::Seat`].
 pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
@@ -158,10 +203,13 @@ pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
         seat.wait_queued();
     }
     let outcome = if let [(seat, job)] = jobs {
-        drive(&mut [Running::new(seat, *job)])
+        drive(&mut [Running::new(seat, *job)], seat.backoff())
     } else {
         let mut running: Vec<_> = jobs.iter().map(|(seat, job)| Running::new(seat, *job)).collect();
-        drive(&mut running)
+        match jobs.first() {
+            Some((seat, _)) => drive(&mut running, seat.backoff()),
+            None => Ok(()),
+        }
     };
     if jobs.iter().any(|(seat, _)| seat.has_queued()) {
         super::stream::wake();
@@ -169,10 +217,7 @@ pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
     outcome
 }
 
-fn drive(running: &mut [Running<'_>]) -> Result<()> {
-    let Some(first) = running.first() else { return Ok(()) };
-    let seat = first.seat;
-    let mut backoff = Backoff::new(seat.limits.patience, seat.spins.load(Ordering::Relaxed));
+fn drive(running: &mut [Running<'_>], mut backoff: Backoff) -> Result<()> {
     while running.iter().any(|one| one.outcome.is_none()) {
         if poll_all(running) {
             backoff.reset();
@@ -180,7 +225,9 @@ fn drive(running: &mut [Running<'_>]) -> Result<()> {
             sleep(running);
         }
     }
-    seat.spins.store(backoff.spins(), Ordering::Relaxed);
+    if let Some(first) = running.first() {
+        first.seat.learn(&backoff);
+    }
     running.iter_mut().try_for_each(|one| one.outcome.take().unwrap_or(Ok(())))
 }
 

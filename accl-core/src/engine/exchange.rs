@@ -40,13 +40,19 @@ pub(super) fn finish(op: &CollectiveOp, endpoint: &mut Endpoint) -> Result<()> {
 
 /// Folds everybody's contribution from byte `offset` on, in rank order. Contributions are `posted_bytes` long.
 fn reduce(op: &CollectiveOp, endpoint: &mut Endpoint, posted_bytes: usize, offset: usize) -> Result<()> {
+    let rank = endpoint.rank;
     let mut operands = std::mem::take(&mut endpoint.operands);
     operands.clear();
     let board = &endpoint.fabric()?.board;
-    for peer in 0..op.request.ranks {
-        let scale = op.scale.is_some().then(|| board.scale(peer, op.sequence));
-        let start = board.data(peer, op.sequence, posted_bytes).byte_add(offset);
-        operands.push(Operand { start, form: Form::Element, scale });
+    for peer in 0..op.ranks {
+        // This rank's own input is nearer in its buffer than on the board, whose lines peers are reading.
+        let (start, scale) = if peer == rank {
+            (op.call.send, op.scale)
+        } else {
+            let scale = op.scale.is_some().then(|| board.scale(peer, op.sequence));
+            (board.data(peer, op.sequence, posted_bytes), scale)
+        };
+        operands.push(Operand { start: start.byte_add(offset), form: Form::Element, scale });
     }
     endpoint.device.reduce(&op.reduction, &operands, op.call.recv, Form::Element, op.call.count_elems);
     endpoint.operands = operands;
@@ -62,7 +68,12 @@ fn take(
     to: usize,
 ) -> Result<()> {
     let bytes = op.call.count_elems * op.call.dtype.size_bytes();
-    let source = endpoint.fabric()?.board.data(peer, op.sequence, from.0).byte_add(from.1);
+    let all = if peer == endpoint.rank {
+        op.call.send
+    } else {
+        endpoint.fabric()?.board.data(peer, op.sequence, from.0)
+    };
+    let source = all.byte_add(from.1);
     endpoint.device.copy(op.call.recv.byte_add(to), source, bytes);
     Ok(())
 }

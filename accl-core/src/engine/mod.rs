@@ -18,7 +18,7 @@ mod transfer;
 mod watch;
 
 pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
-pub use drive::{Job, run};
+pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub use lanes::Fabric;
 pub use seat::{Limits, Peer, Seat};

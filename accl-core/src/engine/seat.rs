@@ -4,7 +4,7 @@ use super::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::os::process::Watch;
 use crate::sync::prim::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use crate::sync::wait::Patience;
+use crate::sync::wait::{Backoff, Patience};
 use crate::transport::shm::{Arena, RankState};
 use crate::types::Rank;
 use parking_lot::{Condvar, Mutex};
@@ -41,7 +41,7 @@ pub struct Seat {
     pub(crate) peers: Vec<Peer>,
     pub(crate) limits: Limits,
     /// How long waits spin, as the last one has learned.
-    pub(crate) spins: AtomicU32,
+    spins: AtomicU32,
     aborted: AtomicBool,
     error: OnceLock<Error>,
     /// Launches on host streams that are not done.
@@ -70,6 +70,12 @@ impl Seat {
             queued: AtomicUsize::new(0),
             drained: (Mutex::new(()), Condvar::new()),
         }
+    }
+
+    /// True if [`Seat::error`] has something to say.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.error.get().is_some() || self.arena.as_ref().is_some_and(|arena| arena.has_failed())
     }
 
     /// The communicator's first failure, as far as this rank knows.
@@ -145,6 +151,21 @@ impl Seat {
             ));
         }
         Ok(())
+    }
+
+    /// A wait that begins now, with what earlier ones have learned.
+    #[inline]
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff::new(self.limits.patience, self.spins.load(Ordering::Relaxed))
+    }
+
+    /// Keeps what a wait has learned.
+    #[inline]
+    pub(crate) fn learn(&self, backoff: &Backoff) {
+        // Seldom: a store each time would be one for nothing.
+        if self.spins.load(Ordering::Relaxed) != backoff.spins() {
+            self.spins.store(backoff.spins(), Ordering::Relaxed);
+        }
     }
 
     /// One more launch on a host stream that involves this rank.

@@ -181,14 +181,13 @@ impl StepRunner {
             // After a failure the views that were taken must still be given back: their lenders may be waiting.
             let consumed = if gathered.is_ok() { block } else { 0 };
             for operand in operands {
-                let fabric = endpoint.fabric()?;
                 match operand {
                     Operand::Local(_) => {}
                     Operand::Peer(peer, buffer) => {
-                        let receiver = &mut fabric.collective.to(*peer).receiver;
+                        let receiver = &mut endpoint.fabric()?.collective.to(*peer).receiver;
                         receiver.advance(consumed * op.unit_bytes(*buffer));
                     }
-                    Operand::Remote(peer, _) => fabric.lent.release(*peer),
+                    Operand::Remote(peer, _) => endpoint.fabric()?.lent.release(*peer),
                 }
             }
             gathered?;

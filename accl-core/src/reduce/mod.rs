@@ -89,7 +89,8 @@ impl Reduction {
     /// The reduction of `dtype` with `op` on the fastest path of this CPU. `ranks` divides an average, and has no
     /// other effect.
     pub fn new(dtype: DataType, op: ReduceOp, ranks: usize) -> Self {
-        Self::with_path(dtype, op, ranks, Path::best())
+        let path = Path::best();
+        Self { dtype, op, ranks, path, table: table(dtype, op, path) }
     }
 
     /// The same on a given path, for tests and benches. A path that this CPU lacks is replaced by the portable one.

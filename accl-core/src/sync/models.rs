@@ -260,10 +260,10 @@ fn on_a_board<const DEPTH: usize>(last: u64, both: bool) {
     let take_part = move |board: Arc<[Places<DEPTH>; 2]>, rank: usize| {
         let place = |sequence: u64| sequence as usize % DEPTH;
         let number = |rank: usize, sequence: u64| &board[rank].numbers[place(sequence)];
-        let mut postings = Postings::new(rank, 2, DEPTH);
+        let mut postings = Postings::new(rank, 2);
         let peer = 1 - rank;
         for sequence in 1..=last {
-            while !postings.can_post(sequence, number) {
+            while !postings.can_post(sequence, DEPTH, number) {
                 thread::yield_now();
             }
             // SAFETY: the rule says that nobody reads this place any more.

@@ -1,8 +1,9 @@
 //! Who has posted what: the rule by which places on a board are used again.
 //!
-//! Every rank has `depth` places. Operation s goes into place s modulo `depth`, beside a sequence number that is
-//! stored last: peers that see the number see what was written before it. A rank may post operation s only when
-//! all peers have posted s − depth + 1, for then they are done with operation s − depth, whose place s takes.
+//! Of each kind of place every rank has so many, its `depth`. Operation s goes into place s modulo `depth`, beside a
+//! sequence number that is stored last: peers that see the number see what was written before it. A rank may post
+//! operation s only when all peers have posted s − depth + 1, for then they are done with operation s − depth, whose
+//! place s takes.
 //!
 //! The numbers and the places lie elsewhere; this file only says who may touch which of them when.
 
@@ -12,23 +13,35 @@ use super::prim::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Postings {
     rank: usize,
-    depth: u64,
     /// The latest operation that each rank is known to have posted.
     seen: Vec<u64>,
 }
 
 impl Postings {
     /// The view of `rank` of an empty board.
-    pub fn new(rank: usize, ranks: usize, depth: usize) -> Self {
-        Self { rank, depth: depth as u64, seen: vec![0; ranks] }
+    pub fn new(rank: usize, ranks: usize) -> Self {
+        Self { rank, seen: vec![0; ranks] }
     }
 
-    /// True if this rank's place for operation `sequence` may be written. `number` gives the sequence number of a
-    /// rank's place for an operation.
-    pub fn can_post<'a>(&mut self, sequence: u64, number: impl Fn(usize, u64) -> &'a AtomicU64) -> bool {
-        let needed = (sequence + 1).saturating_sub(self.depth);
+    /// True if this rank's place for operation `sequence`, one of `depth`, may be written. `number` gives the sequence
+    /// number of a rank's place for an operation.
+    #[inline]
+    pub fn can_post<'a>(
+        &mut self,
+        sequence: u64,
+        depth: usize,
+        number: impl Fn(usize, u64) -> &'a AtomicU64,
+    ) -> bool {
+        let needed = (sequence + 1).saturating_sub(depth as u64);
+        // Where a look is needed, a later operation tells more: then the next looks are not.
+        let later = needed + depth as u64 / 2;
         // By index: `has_posted` changes the list that it walks.
-        (0..self.seen.len()).all(|rank| rank == self.rank || self.has_posted(rank, needed, &number))
+        (0..self.seen.len()).all(|rank| {
+            rank == self.rank
+                || self.seen[rank] >= needed
+                || self.has_posted(rank, later, &number)
+                || self.has_posted(rank, needed, &number)
+        })
     }
 
     /// Posts operation `sequence`, whose place has been written. Release: pairs with [`Postings::has_posted`].
@@ -38,6 +51,7 @@ impl Postings {
     }
 
     /// True if `rank` has posted operation `sequence`; then its place may be read until this rank posts its next.
+    #[inline]
     pub fn has_posted<'a>(
         &mut self,
         rank: usize,

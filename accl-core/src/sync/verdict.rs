@@ -49,10 +49,16 @@ impl<const N: usize> Verdict<N> {
         true
     }
 
+    /// True once code and text are complete.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        // Acquire: pairs with `set`.
+        self.state.load(Ordering::Acquire) == THERE
+    }
+
     /// The code and the text, once they are complete.
     pub fn get(&self) -> Option<(u32, Vec<u8>)> {
-        // Acquire: pairs with `set`.
-        if self.state.load(Ordering::Acquire) != THERE {
+        if !self.is_set() {
             return None;
         }
         let length = (self.bytes.load(Ordering::Relaxed) as usize).min(N);

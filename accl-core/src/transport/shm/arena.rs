@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! | header 4 KiB | rank blocks n × 384 B | who reads whom n × n B | board heads D × n × 64 B |
-//! | board data D × n × 16 KiB |
+//! | board data d × n × 16 KiB |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
 //! ```
 //! Everything begins at a multiple of 128 bytes. R shrinks as ranks grow, so that the whole stays below about
@@ -24,8 +24,10 @@ use crate::sync::verdict::Verdict;
 use crate::types::Rank;
 use std::sync::Arc;
 
-/// How many operations a fast rank may be ahead of a slow one on the board.
-pub const BOARD_DEPTH: usize = 8;
+/// How many operations a fast rank may be ahead of a slow one on the board, where their data fits into the heads.
+pub const BOARD_DEPTH: usize = 64;
+/// The same for operations with more data.
+pub const BOARD_DATA_DEPTH: usize = 8;
 /// Bytes that one rank can post on the board beside its head.
 pub const BOARD_BYTES: usize = 16 << 10;
 /// Bytes that fit into the head itself: one cache line carries call and data.
@@ -91,11 +93,17 @@ impl Geometry {
     }
 
     fn rings_start(&self) -> usize {
-        self.data_start() + BOARD_DEPTH * self.ranks * BOARD_BYTES
+        self.data_start() + BOARD_DATA_DEPTH * self.ranks * BOARD_BYTES
     }
 
-    fn board_index(&self, rank: Rank, sequence: u64) -> usize {
-        (sequence % BOARD_DEPTH as u64) as usize * self.ranks + rank
+    fn head_start(&self, rank: Rank, sequence: u64) -> usize {
+        let index = (sequence % BOARD_DEPTH as u64) as usize * self.ranks + rank;
+        self.heads_start() + index * BOARD_HEAD_BYTES
+    }
+
+    fn board_data_start(&self, rank: Rank, sequence: u64) -> usize {
+        let index = (sequence % BOARD_DATA_DEPTH as u64) as usize * self.ranks + rank;
+        self.data_start() + index * BOARD_BYTES
     }
 
     fn ring_start(&self, source: Rank, destination: Rank, lane: Lane) -> usize {
@@ -309,13 +317,13 @@ impl Arena {
     /// A rank's head on the board for an operation.
     pub(in crate::transport) fn board_head(&self, rank: Rank, sequence: u64) -> *mut u8 {
         debug_assert!(rank < self.geometry.ranks);
-        self.at(self.geometry.heads_start() + self.geometry.board_index(rank, sequence) * BOARD_HEAD_BYTES)
+        self.at(self.geometry.head_start(rank, sequence))
     }
 
     /// A rank's data on the board for an operation.
     pub(in crate::transport) fn board_data(&self, rank: Rank, sequence: u64) -> *mut u8 {
         debug_assert!(rank < self.geometry.ranks);
-        self.at(self.geometry.data_start() + self.geometry.board_index(rank, sequence) * BOARD_BYTES)
+        self.at(self.geometry.board_data_start(rank, sequence))
     }
 
     pub(super) fn ring_control(&self, source: Rank, destination: Rank, lane: Lane) -> &RingControl {
@@ -364,6 +372,12 @@ impl Arena {
         for peer in (0..self.geometry.ranks).filter(|peer| *peer != rank) {
             self.block(peer).bell.ring();
         }
+    }
+
+    /// True if there is a failure.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.header().failure.is_set()
     }
 
     /// The communicator's first failure, if there is one.
