@@ -92,6 +92,12 @@ impl Facts {
         self.routes[kind.index()].ok_or_else(|| none_left(kind))
     }
 
+    /// True if a call takes the one-step path: [`select`] says [`Choice::Exchange`].
+    #[inline]
+    pub fn exchanges(&self, kind: Collective, ranks: usize, count_elems: usize, element_bytes: usize) -> bool {
+        matches!(select(kind, ranks, count_elems, element_bytes, self), Ok(Choice::Exchange))
+    }
+
     /// Who folds in an AllReduce that is read in place, where no rank's call is in place. Two ranks read as many bytes
     /// either way, and one of them waits once less.
     pub fn folding(&self, request: &Request) -> Folding {

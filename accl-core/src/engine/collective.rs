@@ -12,7 +12,7 @@ use super::steps::StepRunner;
 use crate::algo::{Algorithm, Choice, Folding, Plan, Request, select};
 use crate::error::Result;
 use crate::reduce::Reduction;
-use crate::transport::board::{self, Offer, PostedCall};
+use crate::transport::board::{self, Board, Offer, PostedCall};
 use crate::types::{Collective, Rank, Scalar};
 
 /// How a choice is posted: the algorithm in three bits (these for the ways without messages), the power of the
@@ -66,15 +66,37 @@ impl CollectiveOp {
         Ok(Self {
             call,
             ranks,
-            reduction: Reduction::new(call.dtype, call.operator.op, ranks),
+            reduction: endpoint.reduction(&call),
             scale,
             sequence: endpoint.sequence,
             choice,
-            posted: call.posted(code_of(choice, &call, endpoint)),
+            posted: posted(&call, choice, endpoint),
             stage: if alone { Stage::Run } else { Stage::Post },
             agreed: 0,
             runner: StepRunner::default(),
         })
+    }
+
+    /// An operation that has been posted on the one-step path, and has seen that the ranks before `agreed` agree.
+    pub(super) fn exchanging(
+        call: &Call,
+        ranks: usize,
+        sequence: u64,
+        posted: PostedCall,
+        agreed: Rank,
+    ) -> Self {
+        Self {
+            call: *call,
+            ranks,
+            reduction: Reduction::new(call.dtype, call.operator.op, ranks),
+            scale: None,
+            sequence,
+            choice: Choice::Exchange,
+            posted,
+            stage: Stage::Agree,
+            agreed,
+            runner: StepRunner::default(),
+        }
     }
 
     /// Makes what progress it can.
@@ -88,7 +110,7 @@ impl CollectiveOp {
         if self.stage == Stage::Run {
             match self.choice {
                 Choice::Exchange => {
-                    exchange::finish(self, endpoint)?;
+                    exchange::finish(&self.call, self.scale, self.sequence, endpoint)?;
                     return Ok(Poll::Done);
                 }
                 Choice::Reading | Choice::Planned(_) => {
@@ -129,45 +151,24 @@ impl CollectiveOp {
 
     /// True once everybody whom this rank depends on has made the same call.
     fn agree(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
-        let (rank, ranks) = (endpoint.rank, endpoint.ranks);
-        let posted = self.posted;
+        let (rank, sequence) = (endpoint.rank, self.sequence);
         let fabric = endpoint.fabric()?;
         // The first time, all ranks must hear from all whether they can read each other's memory.
         let asking = self.choice == Choice::Reading && fabric.everyone_reads.is_none();
         let board = &mut fabric.board;
-        while self.agreed < ranks {
-            let peer = self.agreed;
-            if peer != rank && (asking || self.depends_on(rank, peer)) {
-                if !board.has_posted(peer, self.sequence) {
-                    return Ok(false);
-                }
-                if board.call(peer, self.sequence) != posted {
-                    return Err(explain::mismatch(board, rank, ranks, self.sequence));
-                }
-            }
-            self.agreed += 1;
+        let depends = |peer| asking || depends_on(&self.call, self.choice, rank, peer);
+        if !agree(board, rank, sequence, self.posted, &mut self.agreed, depends)? {
+            return Ok(false);
         }
         if asking {
-            let sequence = self.sequence;
             let reads = |peer| board.offer(peer, sequence).flags & READS_ALL != 0;
-            fabric.everyone_reads = Some((0..ranks).all(reads));
+            fabric.everyone_reads = Some((0..self.ranks).all(reads));
         }
         if self.choice == Choice::Reading && fabric.everyone_reads == Some(false) {
             self.choice = Choice::Planned(Algorithm::Direct);
         }
         self.stage = Stage::Run;
         Ok(true)
-    }
-
-    /// True if `rank` must see that `peer` has come before it moves data.
-    fn depends_on(&self, rank: Rank, peer: Rank) -> bool {
-        let root = self.call.root;
-        match (self.call.kind, self.choice) {
-            (Collective::Broadcast | Collective::Scatter, Choice::Exchange | Choice::Reading) => peer == root,
-            (Collective::Reduce | Collective::Gather, Choice::Exchange | Choice::Reading) => rank == root,
-            (kind, Choice::Planned(Algorithm::Direct)) if kind.has_root() => rank == root || peer == root,
-            _ => true,
-        }
     }
 
     fn run(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
@@ -218,6 +219,15 @@ impl CollectiveOp {
         Ok(Poll::Done)
     }
 
+    /// One of the ranks that this one waits for, if that is known at once.
+    pub(crate) fn waits_for_first(&self) -> Option<Rank> {
+        match self.stage {
+            Stage::Agree => Some(self.agreed),
+            Stage::Run => self.runner.waits_for_first(),
+            Stage::Post | Stage::Drain => None,
+        }
+    }
+
     /// The ranks that this one waits for.
     pub(crate) fn waits_for(&self, endpoint: &mut Endpoint, missing: &mut Vec<Rank>) {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
@@ -235,7 +245,7 @@ impl CollectiveOp {
             }
             Stage::Agree => missing.extend((0..ranks).filter(|peer| {
                 *peer != rank
-                    && self.depends_on(rank, *peer)
+                    && depends_on(&self.call, self.choice, rank, *peer)
                     && !fabric.board.has_posted(*peer, self.sequence)
             })),
             Stage::Run => self.runner.waits_for(fabric, missing),
@@ -247,14 +257,53 @@ impl CollectiveOp {
     }
 }
 
-/// The choice as it is posted.
-fn code_of(choice: Choice, call: &Call, endpoint: &Endpoint) -> u8 {
-    match choice {
+/// The call as it is posted.
+#[inline]
+pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> PostedCall {
+    call.posted(match choice {
         Choice::Exchange => EXCHANGE_CODE,
         Choice::Reading => READING_CODE,
         Choice::Planned(algorithm) => {
             let segment_bytes = endpoint.request(call).segment_elems * call.dtype.size_bytes();
             algorithm as u8 | (segment_bytes.ilog2() as u8) << 3
         }
+    })
+}
+
+/// Looks at what the ranks from `agreed` on have posted, as far as they are there; true once all whom this rank depends
+/// on have made the same call.
+#[inline]
+pub(super) fn agree(
+    board: &mut Board,
+    rank: Rank,
+    sequence: u64,
+    posted: PostedCall,
+    agreed: &mut Rank,
+    depends: impl Fn(Rank) -> bool,
+) -> Result<bool> {
+    let ranks = board.ranks();
+    while *agreed < ranks {
+        if *agreed != rank && depends(*agreed) {
+            if !board.has_posted(*agreed, sequence) {
+                return Ok(false);
+            }
+            if board.call(*agreed, sequence) != posted {
+                return Err(explain::mismatch(board, rank, ranks, sequence));
+            }
+        }
+        *agreed += 1;
+    }
+    Ok(true)
+}
+
+/// True if `rank` must see that `peer` has come before it moves data.
+#[inline]
+pub(super) fn depends_on(call: &Call, choice: Choice, rank: Rank, peer: Rank) -> bool {
+    let root = call.root;
+    match (call.kind, choice) {
+        (Collective::Broadcast | Collective::Scatter, Choice::Exchange | Choice::Reading) => peer == root,
+        (Collective::Reduce | Collective::Gather, Choice::Exchange | Choice::Reading) => rank == root,
+        (kind, Choice::Planned(Algorithm::Direct)) if kind.has_root() => rank == root || peer == root,
+        _ => true,
     }
 }

@@ -4,6 +4,7 @@ use super::Poll;
 use super::call::{Call, SelfCopy, Transfer, describe};
 use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
+use super::exchange::Exchange;
 use super::seat::Seat;
 use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
@@ -139,8 +140,7 @@ impl<'a> Running<'a> {
     }
 
     fn fail(&mut self, error: Error) {
-        self.outcome = Some(Err(self.seat.fail(error)));
-        self.endpoint.close();
+        self.outcome = Some(Err(fail(self.seat, &mut self.endpoint, error)));
     }
 
     /// True if that ended it.
@@ -157,11 +157,12 @@ impl<'a> Running<'a> {
 pub fn run_call(seat: &Seat, call: &Call) -> Result<()> {
     seat.wait_queued();
     let mut endpoint = seat.endpoint.lock();
-    let outcome = match CollectiveOp::begin(call, &mut endpoint) {
-        Ok(op) => run_op(seat, endpoint, op),
-        Err(error) => {
-            endpoint.close();
-            Err(seat.fail(error))
+    let outcome = if let Some(exchange) = Exchange::post(call, &mut endpoint) {
+        run_op(seat, endpoint, exchange)
+    } else {
+        match CollectiveOp::begin(call, &mut endpoint) {
+            Ok(op) => run_op(seat, endpoint, op),
+            Err(error) => Err(fail(seat, &mut endpoint, error)),
         }
     };
     if seat.has_queued() {
@@ -170,25 +171,73 @@ pub fn run_call(seat: &Seat, call: &Call) -> Result<()> {
     outcome
 }
 
+/// What a lone call is carried out as.
+trait Operation {
+    /// Makes what progress it can.
+    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll>;
+    /// One of the ranks that it waits for, if that is known at once.
+    fn waits_for_first(&self) -> Option<Rank>;
+    /// The form in which it can wait long.
+    fn into_op(self, ranks: usize) -> CollectiveOp;
+}
+
+impl Operation for Exchange<'_> {
+    #[inline]
+    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
+        Self::poll(self, endpoint)
+    }
+
+    #[inline]
+    fn waits_for_first(&self) -> Option<Rank> {
+        Some(self.waits_for())
+    }
+
+    fn into_op(self, ranks: usize) -> CollectiveOp {
+        Self::into_op(self, ranks)
+    }
+}
+
+impl Operation for CollectiveOp {
+    #[inline]
+    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
+        Self::poll(self, endpoint)
+    }
+
+    fn waits_for_first(&self) -> Option<Rank> {
+        Self::waits_for_first(self)
+    }
+
+    fn into_op(self, _ranks: usize) -> CollectiveOp {
+        self
+    }
+}
+
+/// Records a failure, and takes the links down: the caller gets its buffers back.
+fn fail(seat: &Seat, endpoint: &mut Endpoint, error: Error) -> Error {
+    let error = seat.fail(error);
+    endpoint.close();
+    error
+}
+
 /// Polls an operation until it is time to sleep, then hands it to the loop that knows all kinds of waits.
 #[inline]
-fn run_op(seat: &Seat, mut endpoint: MutexGuard<'_, Endpoint>, mut op: CollectiveOp) -> Result<()> {
+fn run_op(seat: &Seat, mut endpoint: MutexGuard<'_, Endpoint>, mut op: impl Operation) -> Result<()> {
     let mut backoff = seat.backoff();
     loop {
         match op.poll(&mut endpoint) {
             Ok(Poll::Done) => break,
             Ok(Poll::Advanced) => backoff.reset(),
             Ok(Poll::Blocked) => {
-                if backoff.pause() == Pause::Sleep {
-                    let work = Work { collective: Some(op), begun: true, ..Work::default() };
+                let crowded = seat.holds_core_of(op.waits_for_first());
+                let pause = if crowded { backoff.give_way() } else { backoff.pause() };
+                if pause == Pause::Sleep {
+                    let op = Some(op.into_op(endpoint.ranks));
+                    let work = Work { collective: op, begun: true, ..Work::default() };
                     let running = Running { work, ..Running::of(seat, endpoint, Job::default()) };
                     return drive(&mut [running], backoff);
                 }
             }
-            Err(error) => {
-                endpoint.close();
-                return Err(seat.fail(error));
-            }
+            Err(error) => return Err(fail(seat, &mut endpoint, error)),
         }
     }
     backoff.reset();

@@ -6,7 +6,8 @@ use crate::algo::{Facts, Plan, Request};
 use crate::device::{self, Device, Host, UserPointer};
 use crate::error::{Error, Result};
 use crate::memory::Scratch;
-use crate::types::Rank;
+use crate::reduce::Reduction;
+use crate::types::{DataType, Rank, ReduceOp};
 
 /// Scratch memory above this is given back after the operation that needed it.
 const KEEP_SCRATCH_BYTES: usize = 2 << 20;
@@ -25,6 +26,8 @@ pub struct Endpoint {
     pub(crate) sequence: u64,
     /// Reused by every plan.
     pub(crate) plan: Plan,
+    /// The last reduction and what it is for: most programs have one kind.
+    reduction: Option<((DataType, ReduceOp), Reduction)>,
     /// Reused by every reduction.
     pub(crate) operands: Vec<device::Operand>,
     pub(crate) memory: WorkMemory,
@@ -61,6 +64,7 @@ impl Endpoint {
             segment_bytes,
             sequence: 0,
             plan: Plan::default(),
+            reduction: None,
             operands: Vec::new(),
             memory: WorkMemory::default(),
         }
@@ -84,7 +88,24 @@ impl Endpoint {
         }
     }
 
+    /// How a call reduces.
+    #[inline]
+    pub(crate) fn reduction(&mut self, call: &Call) -> Reduction {
+        let wanted = (call.dtype, call.operator.op);
+        match &self.reduction {
+            Some((made, reduction)) if *made == wanted => *reduction,
+            _ => self.new_reduction(wanted),
+        }
+    }
+
+    fn new_reduction(&mut self, wanted: (DataType, ReduceOp)) -> Reduction {
+        let reduction = Reduction::new(wanted.0, wanted.1, self.ranks);
+        self.reduction = Some((wanted, reduction));
+        reduction
+    }
+
     /// The links, for operations that need them.
+    #[inline]
     pub(crate) fn fabric(&mut self) -> Result<&mut Fabric> {
         self.fabric.as_mut().ok_or_else(|| Error::internal("an operation between ranks on a rank alone"))
     }

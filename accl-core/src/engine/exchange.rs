@@ -1,79 +1,151 @@
 //! The one-step path for small operations: everybody's contribution stands on the board, and each rank takes
 //! what it needs. No queue, no thread, no allocation; one cache line from each peer for up to 32 bytes.
 
-use super::collective::CollectiveOp;
+use super::Poll;
+use super::call::Call;
+use super::collective::{CollectiveOp, agree, depends_on, posted};
 use super::endpoint::Endpoint;
+use crate::algo::Choice;
 use crate::device::{Operand, UserPointer};
 use crate::error::Result;
 use crate::reduce::Form;
-use crate::types::{Collective, Rank};
+use crate::transport::board::PostedCall;
+use crate::types::{Collective, Rank, Scalar};
 
-use super::call::Call;
+/// A small call that has been posted. What a [`CollectiveOp`] does for all kinds of calls, with the least work.
+#[derive(Debug)]
+pub(super) struct Exchange<'a> {
+    call: &'a Call,
+    sequence: u64,
+    posted: PostedCall,
+    agreed: Rank,
+}
+
+impl<'a> Exchange<'a> {
+    /// Posts a call; none if it is not that simple, and nothing has been done.
+    #[inline]
+    pub(super) fn post(call: &'a Call, endpoint: &mut Endpoint) -> Option<Self> {
+        let (rank, ranks) = (endpoint.rank, endpoint.ranks);
+        let simple = endpoint.facts.exchanges(call.kind, ranks, call.count_elems, call.dtype.size_bytes())
+            && call.operator.scale.is_none()
+            && !call.overlaps_badly(ranks, rank);
+        if !simple {
+            return None;
+        }
+        let (data, bytes) = contribution(call, endpoint);
+        let (device, sequence) = (endpoint.device, endpoint.sequence + 1);
+        let posted = posted(call, Choice::Exchange, endpoint);
+        let board = &mut endpoint.fabric.as_mut()?.board;
+        if !board.can_post(sequence, bytes) {
+            return None;
+        }
+        endpoint.sequence = sequence;
+        board.post(device, sequence, posted, Scalar::default(), data, bytes);
+        board.ring_peers();
+        Some(Self { call, sequence, posted, agreed: 0 })
+    }
+
+    /// Makes what progress it can.
+    #[inline]
+    pub(super) fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
+        let Self { call, sequence, posted, agreed } = self;
+        let rank = endpoint.rank;
+        let depends = |peer| depends_on(call, Choice::Exchange, rank, peer);
+        if !agree(&mut endpoint.fabric()?.board, rank, *sequence, *posted, agreed, depends)? {
+            return Ok(Poll::Blocked);
+        }
+        finish(call, None, *sequence, endpoint)?;
+        Ok(Poll::Done)
+    }
+
+    /// The rank that it waits for.
+    #[inline]
+    pub(super) fn waits_for(&self) -> Rank {
+        self.agreed
+    }
+
+    /// The same operation as one of any kind.
+    pub(super) fn into_op(self, ranks: usize) -> CollectiveOp {
+        CollectiveOp::exchanging(self.call, ranks, self.sequence, self.posted, self.agreed)
+    }
+}
 
 /// What this rank posts: where it lies and how long it is.
+#[inline]
 pub(super) fn contribution(call: &Call, endpoint: &Endpoint) -> (UserPointer, usize) {
     (call.send, call.input_elems(endpoint.ranks, endpoint.rank) * call.dtype.size_bytes())
 }
 
 /// Takes the result from the board, once everybody needed has posted.
-pub(super) fn finish(op: &CollectiveOp, endpoint: &mut Endpoint) -> Result<()> {
-    let (rank, ranks, root) = (endpoint.rank, endpoint.ranks, op.call.root);
-    let all_bytes = op.call.count_elems * op.call.dtype.size_bytes();
-    match op.call.kind {
-        Collective::AllReduce => reduce(op, endpoint, all_bytes, 0),
-        Collective::ReduceScatter => reduce(op, endpoint, ranks * all_bytes, rank * all_bytes),
-        Collective::Reduce if rank == root => reduce(op, endpoint, all_bytes, 0),
-        Collective::AllGather | Collective::Split => {
-            (0..ranks).try_for_each(|peer| take(op, endpoint, peer, (all_bytes, 0), peer * all_bytes))
-        }
-        Collective::Gather if rank == root => {
-            (0..ranks).try_for_each(|peer| take(op, endpoint, peer, (all_bytes, 0), peer * all_bytes))
-        }
-        Collective::AllToAll => (0..ranks).try_for_each(|peer| {
-            take(op, endpoint, peer, (ranks * all_bytes, rank * all_bytes), peer * all_bytes)
-        }),
-        Collective::Broadcast => take(op, endpoint, root, (all_bytes, 0), 0),
-        Collective::Scatter => take(op, endpoint, root, (ranks * all_bytes, rank * all_bytes), 0),
+#[inline]
+pub(super) fn finish(call: &Call, scale: Option<Scalar>, sequence: u64, endpoint: &mut Endpoint) -> Result<()> {
+    let (rank, ranks, root) = (endpoint.rank, endpoint.ranks, call.root);
+    let bytes = call.count_elems * call.dtype.size_bytes();
+    // Of each rank's contribution, its length and where the part for this rank begins.
+    let (whole, share) = ((bytes, 0), (ranks * bytes, rank * bytes));
+    match call.kind {
+        Collective::AllReduce => reduce(call, scale, sequence, endpoint, whole),
+        Collective::ReduceScatter => reduce(call, scale, sequence, endpoint, share),
+        Collective::Reduce if rank == root => reduce(call, scale, sequence, endpoint, whole),
+        Collective::AllGather | Collective::Split => collect(call, sequence, endpoint, whole),
+        Collective::Gather if rank == root => collect(call, sequence, endpoint, whole),
+        Collective::AllToAll => collect(call, sequence, endpoint, share),
+        Collective::Broadcast => take(call, sequence, endpoint, root, whole, 0),
+        Collective::Scatter => take(call, sequence, endpoint, root, share, 0),
         Collective::Reduce | Collective::Gather => Ok(()),
     }
 }
 
-/// Folds everybody's contribution from byte `offset` on, in rank order. Contributions are `posted_bytes` long.
-fn reduce(op: &CollectiveOp, endpoint: &mut Endpoint, posted_bytes: usize, offset: usize) -> Result<()> {
-    let rank = endpoint.rank;
+/// Folds everybody's contribution in rank order; contributions are given as (length, where to begin), in bytes.
+fn reduce(
+    call: &Call,
+    scale: Option<Scalar>,
+    sequence: u64,
+    endpoint: &mut Endpoint,
+    (posted_bytes, offset): (usize, usize),
+) -> Result<()> {
+    let (rank, ranks) = (endpoint.rank, endpoint.ranks);
+    let reduction = endpoint.reduction(call);
     let mut operands = std::mem::take(&mut endpoint.operands);
     operands.clear();
     let board = &endpoint.fabric()?.board;
-    for peer in 0..op.ranks {
+    for peer in 0..ranks {
         // This rank's own input is nearer in its buffer than on the board, whose lines peers are reading.
         let (start, scale) = if peer == rank {
-            (op.call.send, op.scale)
+            (call.send, scale)
         } else {
-            let scale = op.scale.is_some().then(|| board.scale(peer, op.sequence));
-            (board.data(peer, op.sequence, posted_bytes), scale)
+            let scale = scale.is_some().then(|| board.scale(peer, sequence));
+            (board.data(peer, sequence, posted_bytes), scale)
         };
         operands.push(Operand { start: start.byte_add(offset), form: Form::Element, scale });
     }
-    endpoint.device.reduce(&op.reduction, &operands, op.call.recv, Form::Element, op.call.count_elems);
+    endpoint.device.reduce(&reduction, &operands, call.recv, Form::Element, call.count_elems);
     endpoint.operands = operands;
     Ok(())
 }
 
+/// One block of everybody's contribution, each into the block of its rank.
+fn collect(call: &Call, sequence: u64, endpoint: &mut Endpoint, from: (usize, usize)) -> Result<()> {
+    let bytes = call.count_elems * call.dtype.size_bytes();
+    (0..endpoint.ranks).try_for_each(|peer| take(call, sequence, endpoint, peer, from, peer * bytes))
+}
+
 /// Copies one block of what `peer` has posted, given as (posted bytes, offset), to byte `to` of the result.
+#[inline]
 fn take(
-    op: &CollectiveOp,
+    call: &Call,
+    sequence: u64,
     endpoint: &mut Endpoint,
     peer: Rank,
-    from: (usize, usize),
+    (posted_bytes, offset): (usize, usize),
     to: usize,
 ) -> Result<()> {
-    let bytes = op.call.count_elems * op.call.dtype.size_bytes();
+    let bytes = call.count_elems * call.dtype.size_bytes();
     let all = if peer == endpoint.rank {
-        op.call.send
+        call.send
     } else {
-        endpoint.fabric()?.board.data(peer, op.sequence, from.0)
+        endpoint.fabric()?.board.data(peer, sequence, posted_bytes)
     };
-    let source = all.byte_add(from.1);
-    endpoint.device.copy(op.call.recv.byte_add(to), source, bytes);
+    endpoint.device.copy(call.recv.byte_add(to), all.byte_add(offset), bytes);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::os::cpu;
 use crate::os::process::Watch;
 use crate::sync::prim::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::sync::wait::{Backoff, Patience};
@@ -157,6 +158,18 @@ impl Seat {
     #[inline]
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff::new(self.limits.patience, self.spins.load(Ordering::Relaxed))
+    }
+
+    /// True if `peer` cannot go on while this thread runs: ranks share cores, and it was last seen on this one.
+    #[inline]
+    pub(crate) fn holds_core_of(&self, peer: Option<Rank>) -> bool {
+        self.limits.patience.is_crowded() && peer.is_some_and(|peer| self.shares_core(peer))
+    }
+
+    fn shares_core(&self, peer: Rank) -> bool {
+        let (Some(arena), Some(core)) = (&self.arena, cpu::current_core()) else { return false };
+        arena.block(self.rank).set_core(core);
+        arena.block(peer).core() == Some(core)
     }
 
     /// Keeps what a wait has learned.

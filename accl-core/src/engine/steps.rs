@@ -282,6 +282,15 @@ impl StepRunner {
         base.byte_add(span.start_elems * op.unit_bytes(span.buffer))
     }
 
+    /// The rank that the current step waits for, if it is one.
+    pub(super) fn waits_for_first(&self) -> Option<Rank> {
+        match self.plan.as_ref()?.steps.get(self.next)? {
+            Step::Await { from, .. } | Step::Recv { from, .. } => Some(*from),
+            Step::Drain { to } => Some(*to),
+            _ => None,
+        }
+    }
+
     /// The ranks whose data the current step needs and does not have.
     pub(super) fn waits_for(&self, fabric: &mut Fabric, missing: &mut Vec<Rank>) {
         let Some(plan) = &self.plan else { return };

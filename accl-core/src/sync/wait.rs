@@ -18,6 +18,7 @@ pub struct Patience {
     least_spins: u32,
     most_spins: u32,
     yields: u32,
+    crowded: bool,
 }
 
 impl Patience {
@@ -25,10 +26,15 @@ impl Patience {
     /// hundred nanoseconds away and spinning is right; elsewhere the peer needs the core that we hold.
     pub fn for_ranks(waiters: usize, cores: usize) -> Self {
         if waiters <= cores {
-            Self { least_spins: 50, most_spins: 4_000, yields: 20 }
+            Self { least_spins: 50, most_spins: 4_000, yields: 20, crowded: false }
         } else {
-            Self { least_spins: 40, most_spins: 40, yields: 200 }
+            Self { least_spins: 4, most_spins: 40, yields: 200, crowded: true }
         }
+    }
+
+    /// True where there are more waiters than cores: then it matters on which core a peer is.
+    pub fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
     /// How long to spin when nothing has been learned yet.
@@ -66,6 +72,13 @@ impl Backoff {
     /// How long to spin the next time.
     pub fn spins(&self) -> u32 {
         self.spins
+    }
+
+    /// Nothing moved, and the peer that is waited for needs this very core: gives way at once, or says that it is time
+    /// to sleep.
+    pub fn give_way(&mut self) -> Pause {
+        self.looks = self.looks.max(self.spins);
+        self.pause()
     }
 
     /// Nothing moved: spins or gives way once, or says that it is time to sleep.

@@ -85,6 +85,11 @@ impl Board {
         Self { arena, rank, postings: Postings::new(rank, ranks) }
     }
 
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.arena.geometry().ranks()
+    }
+
     /// True if the place of operation `sequence` is free, for `bytes` of data.
     #[inline]
     pub fn can_post(&mut self, sequence: u64, bytes: usize) -> bool {
@@ -94,6 +99,7 @@ impl Board {
 
     /// Posts a call with `bytes` of data (at most [`BOARD_BYTES`]) and wakes the peers.
     /// Only after [`Board::can_post`] has said so.
+    #[inline]
     pub fn post(
         &mut self,
         device: &dyn Device,
@@ -121,6 +127,7 @@ impl Board {
         self.publish(sequence, call, scale);
     }
 
+    #[inline]
     fn publish(&mut self, sequence: u64, call: PostedCall, scale: Scalar) {
         let head = self.head(self.rank, sequence);
         // SAFETY: the head is ours to write until the sequence number is stored, and lies in the arena.
@@ -133,11 +140,13 @@ impl Board {
     }
 
     /// Wakes those peers that may be sleeping until this rank posts.
+    #[inline]
     pub fn ring_peers(&self) {
         self.arena.ring_peers(self.rank);
     }
 
     /// True if `rank` has posted operation `sequence`.
+    #[inline]
     pub fn has_posted(&mut self, rank: Rank, sequence: u64) -> bool {
         let Self { arena, postings, .. } = self;
         postings.has_posted(rank, sequence, |rank, sequence| number(arena, rank, sequence))
@@ -150,6 +159,7 @@ impl Board {
     }
 
     /// The call that `rank` has posted; only after [`Board::has_posted`], and before this rank posts its next.
+    #[inline]
     pub fn call(&self, rank: Rank, sequence: u64) -> PostedCall {
         let head = self.head(rank, sequence);
         // SAFETY: posted, hence complete, and unchanged until this rank moves on.
@@ -173,6 +183,7 @@ impl Board {
     }
 
     /// Where the data lies that `rank` has posted, `bytes` in all; when as for [`Board::call`].
+    #[inline]
     pub fn data(&self, rank: Rank, sequence: u64, bytes: usize) -> UserPointer {
         let start = if bytes <= BOARD_INLINE_BYTES {
             let head = self.head(rank, sequence);
@@ -185,6 +196,7 @@ impl Board {
         unsafe { UserPointer::new(start.cast()) }
     }
 
+    #[inline]
     fn head(&self, rank: Rank, sequence: u64) -> *mut PostHead {
         self.arena.board_head(rank, sequence).cast()
     }

@@ -51,6 +51,10 @@ pub enum Lane {
 pub struct Geometry {
     ranks: usize,
     ring_bytes: usize,
+    reads_start: usize,
+    heads_start: usize,
+    data_start: usize,
+    rings_start: usize,
 }
 
 impl Geometry {
@@ -58,7 +62,11 @@ impl Geometry {
     pub fn for_ranks(ranks: usize) -> Self {
         let rings = (ranks * ranks.saturating_sub(1) * 2).max(1);
         let share = (RING_BUDGET_BYTES / rings).clamp(16 << 10, 1 << 20);
-        Self { ranks, ring_bytes: 1 << share.ilog2() }
+        let reads_start = HEADER_BYTES + ranks * size_of::<RankBlock>();
+        let heads_start = (reads_start + ranks * ranks).next_multiple_of(128);
+        let data_start = (heads_start + BOARD_DEPTH * ranks * BOARD_HEAD_BYTES).next_multiple_of(4096);
+        let rings_start = data_start + BOARD_DATA_DEPTH * ranks * BOARD_BYTES;
+        Self { ranks, ring_bytes: 1 << share.ilog2(), reads_start, heads_start, data_start, rings_start }
     }
 
     /// Ranks that share the arena.
@@ -73,42 +81,26 @@ impl Geometry {
 
     /// Length of the whole.
     pub fn total_bytes(&self) -> usize {
-        self.rings_start() + self.ranks * self.ranks * 2 * self.ring_stride()
+        self.rings_start + self.ranks * self.ranks * 2 * self.ring_stride()
     }
 
     fn ring_stride(&self) -> usize {
         size_of::<RingControl>() + self.ring_bytes
     }
 
-    fn reads_start(&self) -> usize {
-        HEADER_BYTES + self.ranks * size_of::<RankBlock>()
-    }
-
-    fn heads_start(&self) -> usize {
-        (self.reads_start() + self.ranks * self.ranks).next_multiple_of(128)
-    }
-
-    fn data_start(&self) -> usize {
-        (self.heads_start() + BOARD_DEPTH * self.ranks * BOARD_HEAD_BYTES).next_multiple_of(4096)
-    }
-
-    fn rings_start(&self) -> usize {
-        self.data_start() + BOARD_DATA_DEPTH * self.ranks * BOARD_BYTES
-    }
-
     fn head_start(&self, rank: Rank, sequence: u64) -> usize {
         let index = (sequence % BOARD_DEPTH as u64) as usize * self.ranks + rank;
-        self.heads_start() + index * BOARD_HEAD_BYTES
+        self.heads_start + index * BOARD_HEAD_BYTES
     }
 
     fn board_data_start(&self, rank: Rank, sequence: u64) -> usize {
         let index = (sequence % BOARD_DATA_DEPTH as u64) as usize * self.ranks + rank;
-        self.data_start() + index * BOARD_BYTES
+        self.data_start + index * BOARD_BYTES
     }
 
     fn ring_start(&self, source: Rank, destination: Rank, lane: Lane) -> usize {
         let index = (source * self.ranks + destination) * 2 + lane as usize;
-        self.rings_start() + index * self.ring_stride()
+        self.rings_start + index * self.ring_stride()
     }
 }
 
@@ -173,6 +165,8 @@ struct Status {
     waiting_peer: AtomicU64,
     waiting_number: AtomicU64,
     probe: AtomicU64,
+    /// One more than the number of the core that the rank last waited on; 0 for unknown.
+    core: AtomicU32,
 }
 
 impl RankBlock {
@@ -224,6 +218,19 @@ impl RankBlock {
     /// Tells how far this rank is: it never goes back. Release: pairs with [`RankBlock::progress`].
     pub fn set_progress(&self, progress: u64) {
         self.progress.0.store(progress, Ordering::Release);
+    }
+
+    /// The core that the rank last waited on, if it has said so.
+    pub fn core(&self) -> Option<u32> {
+        self.status.core.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Says on which core this rank waits.
+    pub fn set_core(&self, core: u32) {
+        let number = core.wrapping_add(1);
+        if self.status.core.load(Ordering::Relaxed) != number {
+            self.status.core.store(number, Ordering::Relaxed);
+        }
     }
 
     /// A word that peers read across processes, to learn whether the kernel lets them.
@@ -311,7 +318,7 @@ impl Arena {
     fn reads_word(&self, reader: Rank, source: Rank) -> &AtomicU8 {
         assert!(reader < self.geometry.ranks && source < self.geometry.ranks);
         // SAFETY: the table has a byte for each pair of ranks; otherwise as in `block`.
-        unsafe { &*self.at(self.geometry.reads_start() + reader * self.geometry.ranks + source).cast() }
+        unsafe { &*self.at(self.geometry.reads_start + reader * self.geometry.ranks + source).cast() }
     }
 
     /// A rank's head on the board for an operation.
@@ -410,7 +417,7 @@ mod tests {
             let geometry = Geometry::for_ranks(ranks);
             assert!(geometry.total_bytes() < 320 << 20, "{ranks}: {}", geometry.total_bytes());
             assert_eq!(geometry.ring_start(ranks - 1, 0, Lane::PointToPoint) % 128, 0);
-            assert_eq!(geometry.heads_start() % 64, 0);
+            assert_eq!(geometry.heads_start % 64, 0);
         }
     }
 
