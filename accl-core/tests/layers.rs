@@ -10,10 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Files of accl-core that opt into unsafe code; each says at its head why its conditions hold.
-const UNSAFE_FILES: [&str; 17] = [
+const UNSAFE_FILES: [&str; 19] = [
     "device/host.rs",
     "device/pointer.rs",
     "memory/scratch.rs",
+    "os/cpu.rs",
     "os/futex.rs",
     "os/mapping.rs",
     "os/process.rs",
@@ -26,6 +27,7 @@ const UNSAFE_FILES: [&str; 17] = [
     "transport/board.rs",
     "transport/conformance.rs",
     "transport/shm/arena.rs",
+    "transport/shm/lent.rs",
     "transport/shm/link.rs",
     "transport/shm/pull.rs",
 ];

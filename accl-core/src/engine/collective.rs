@@ -260,13 +260,15 @@ impl CollectiveOp {
 /// The call as it is posted.
 #[inline]
 pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> PostedCall {
+    let segment_code = || {
+        let segment_bytes = endpoint.request(call).segment_elems * call.dtype.size_bytes();
+        (segment_bytes.ilog2() as u8) << 3
+    };
     call.posted(match choice {
         Choice::Exchange => EXCHANGE_CODE,
-        Choice::Reading => READING_CODE,
-        Choice::Planned(algorithm) => {
-            let segment_bytes = endpoint.request(call).segment_elems * call.dtype.size_bytes();
-            algorithm as u8 | (segment_bytes.ilog2() as u8) << 3
-        }
+        // Ranks that cannot read each other's memory go on by a plan with segments.
+        Choice::Reading => READING_CODE | segment_code(),
+        Choice::Planned(algorithm) => algorithm as u8 | segment_code(),
     })
 }
 

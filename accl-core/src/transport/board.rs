@@ -209,9 +209,11 @@ fn claim(place: UserPointer, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes <= MOST_BYTES {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        for offset in (0..bytes).step_by(64) {
+        let mut offset = 0;
+        while offset < bytes {
             // SAFETY: a prefetch reads and writes nothing, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(place.as_ptr().wrapping_add(offset).cast()) };
+            offset += 64;
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,0 +1,107 @@
+//! What small calls must not do: allocate, or ask the kernel for anything.
+
+// A test ends by panicking; what it calls gets pointers that it keeps alive.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "support/paths.rs"]
+mod paths;
+
+use paths::Pair;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(address, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Elements of calls up to 4 KiB.
+const COUNTS: [usize; 5] = [1, 8, 9, 256, 1024];
+
+fn small_calls(pair: &mut Pair) {
+    for count in COUNTS {
+        pair.broadcast(count);
+        pair.reduce(count);
+    }
+}
+
+#[test]
+fn small_calls_allocate_nothing() {
+    let mut pair = Pair::new(1024);
+    small_calls(&mut pair);
+    let before = ALLOCATIONS.get();
+    small_calls(&mut pair);
+    assert_eq!(ALLOCATIONS.get(), before);
+    drop(vec![0u8; 100]);
+    assert_eq!(ALLOCATIONS.get(), before + 1, "the count counts");
+}
+
+const CHILD: &str = "PATHS_CHILD";
+
+/// The child of the test below: after the filter, every system call but the last one kills it.
+#[test]
+fn child() {
+    let Ok(what) = std::env::var(CHILD) else { return };
+    let mut pair = Pair::new(1024);
+    small_calls(&mut pair);
+    forbid_system_calls();
+    match what.as_str() {
+        "calls" => small_calls(&mut pair),
+        _ => std::thread::yield_now(),
+    }
+    // SAFETY: ends the process at once, with what the filter allows.
+    unsafe { libc::syscall(libc::SYS_exit_group, 7) };
+}
+
+/// From here on, the calling thread may only end the process (seccomp, `SECCOMP_RET_KILL_PROCESS`).
+fn forbid_system_calls() {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let mut program = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter {
+            jf: 1,
+            ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_exit_group as u32)
+        },
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_PROCESS),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program lives until the kernel has copied it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn small_calls_ask_the_kernel_for_nothing() {
+    let run = |what: &str| {
+        let program = std::env::current_exe().unwrap();
+        Command::new(program).args(["--exact", "child", "--nocapture"]).env(CHILD, what).output().unwrap()
+    };
+    let calls = run("calls");
+    assert_eq!(calls.status.code(), Some(7), "{calls:?}");
+    // The filter does what it should.
+    assert_eq!(run("yield").status.signal(), Some(libc::SIGSYS));
+}
