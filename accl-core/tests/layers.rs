@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Files of accl-core that opt into unsafe code; each says at its head why its conditions hold.
-const UNSAFE_FILES: [&str; 17] = [
+const UNSAFE_FILES: [&str; 18] = [
     "device/host.rs",
     "device/pointer.rs",
     "memory/scratch.rs",
@@ -19,6 +19,7 @@ const UNSAFE_FILES: [&str; 17] = [
     "os/process.rs",
     "reduce/body.rs",
     "reduce/mod.rs",
+    "reduce/stream.rs",
     "reduce/x86/avx2.rs",
     "reduce/x86/avx512.rs",
     "reduce/x86/mod.rs",
