@@ -65,7 +65,6 @@ fn copy_large(criterion: &mut Criterion) {
             unsafe { copy_streaming(result.as_mut_ptr(), source.as_ptr(), LARGE_BYTES) };
         });
     });
-    assert_eq!(result, source);
     group.finish();
 }
 
@@ -87,7 +86,6 @@ fn sum_large(criterion: &mut Criterion, dtype: DataType) {
             unsafe { reduction.reduce_streaming(&sources, result.as_mut_ptr(), Form::Element, count_elems) };
         });
     });
-    assert_eq!(result, row(dtype, one_and_two(dtype).1, LARGE_BYTES));
     group.finish();
 }
 

@@ -97,8 +97,8 @@ const STREAMS: usize = 16;
 #[repr(align(64))]
 struct Block(#[expect(dead_code, reason = "reached by pointer")] [u8; BLOCK_BYTES]);
 
-/// Bytes of the destination that are reduced at once before they are streamed out.
-const RUN_BYTES: usize = 1024;
+/// Bytes of the destination that are reduced at once before they are streamed out; also how far ahead sources are asked for.
+const RUN_BYTES: usize = 512;
 
 /// Up to [`STREAMS`] sources, seen from an element on.
 struct Few {
@@ -199,7 +199,11 @@ impl Reduction {
         let bytes = self.bytes(dst_form);
         let in_place = sources.iter().any(|source| ptr::eq(source.start, dst));
         // A destination that is read anyway gains nothing, and one whose elements straddle lines has no whole lines.
-        if !cfg!(target_arch = "x86_64") || sources.is_empty() || in_place || !dst.addr().is_multiple_of(bytes) {
+        if !cfg!(target_arch = "x86_64")
+            || sources.is_empty()
+            || in_place
+            || !dst.addr().is_multiple_of(bytes)
+        {
             // SAFETY: the same conditions.
             return unsafe { self.reduce(sources, dst, dst_form, count_elems) };
         }
@@ -237,6 +241,9 @@ impl Reduction {
         let mut reduce_run = |at: usize, n: usize| {
             // SAFETY: `at + n <= count`, within which the caller vouches for all rows; the block holds a run.
             unsafe {
+                for source in few.from(self, at + run) {
+                    stream::prefetch(source.start, run * self.bytes(source.form));
+                }
                 self.reduce(few.from(self, at), block, dst_form, n);
                 let lines = n * bytes / stream::LINE_BYTES * stream::LINE_BYTES;
                 let out = dst.add(at * bytes);

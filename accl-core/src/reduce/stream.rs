@@ -63,6 +63,19 @@ pub(super) unsafe fn copy_lines(path: Path, dst: *mut u8, src: *const u8, bytes:
     }
 }
 
+/// Asks for `bytes` from `start` on, of which nothing need exist.
+pub(super) fn prefetch(start: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(LINE_BYTES) {
+        // SAFETY: every x86-64 has SSE, and a prefetch never faults.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+                start.wrapping_add(line).cast(),
+            )
+        };
+    }
+}
+
 /// Orders all earlier streaming stores of this thread before all its later stores, as ordinary ones always are.
 pub(super) fn fence() {
     #[cfg(target_arch = "x86_64")]
