@@ -512,6 +512,6 @@ fn on<K: Kernel>(path: Path) -> &'static Table {
         #[cfg(target_arch = "x86_64")]
         Path::Avx2 => &body::avx2::Tables::<K>::TABLE,
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => &body::avx512::Tables::<K>::TABLE,
+        Path::Avx512 | Path::Avx512Fp16 => &body::avx512::Tables::<K>::TABLE,
     }
 }

@@ -56,7 +56,7 @@ pub(super) unsafe fn copy_lines(path: Path, dst: *mut u8, src: *const u8, bytes:
             #[cfg(target_arch = "x86_64")]
             Path::Avx2 => x86::avx2(dst, src, bytes),
             #[cfg(target_arch = "x86_64")]
-            Path::Avx512 => x86::avx512(dst, src, bytes),
+            Path::Avx512 | Path::Avx512Fp16 => x86::avx512(dst, src, bytes),
             #[cfg(not(target_arch = "x86_64"))]
             Path::Portable => ptr::copy_nonoverlapping(src, dst, bytes),
         }
