@@ -8,11 +8,12 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use accl_core::reduce::{Form, Path, Reduction, Source};
+use accl_core::reduce::{Form, Path, Reduction, Source, copy_streaming};
 use accl_core::types::{DataType, ReduceOp};
 use criterion::{BenchmarkId, Criterion, Throughput};
 
 const SIZES: [usize; 2] = [64 << 10, 16 << 20];
+const LARGE_BYTES: usize = 64 << 20;
 
 fn main() {
     let mut criterion = Criterion::default()
@@ -26,6 +27,10 @@ fn main() {
         for bytes in SIZES {
             sum(&mut criterion, dtype, bytes);
         }
+    }
+    copy_large(&mut criterion);
+    for dtype in [DataType::Float32, DataType::Bfloat16] {
+        sum_large(&mut criterion, dtype);
     }
     criterion.final_summary();
 }
@@ -44,10 +49,54 @@ fn sum(criterion: &mut Criterion, dtype: DataType, bytes: usize) {
     group.finish();
 }
 
-fn reduce(reduction: &Reduction, left: &[u8], right: &[u8], result: &mut [u8]) {
-    let sources = [left, right].map(|row| Source { start: row.as_ptr(), form: Form::Element, scale: None });
-    let count_elems = result.len() / reduction.element_bytes();
+/// Rows that no cache should hold, written with ordinary and with streaming stores.
+fn copy_large(criterion: &mut Criterion) {
+    let source = ones(DataType::Int8, LARGE_BYTES);
+    let mut result = vec![0u8; LARGE_BYTES];
+    let mut group = criterion.benchmark_group("large/copy");
+    group.throughput(Throughput::Bytes(LARGE_BYTES as u64));
+    group.bench_function("plain", |bencher| {
+        bencher.iter(|| black_box(&mut result).copy_from_slice(black_box(&source)));
+    });
+    group.bench_function("streaming", |bencher| {
+        bencher.iter(|| {
+            let (result, source) = (black_box(&mut result), black_box(&source));
+            // SAFETY: two rows of the same length, apart.
+            unsafe { copy_streaming(result.as_mut_ptr(), source.as_ptr(), LARGE_BYTES) };
+        });
+    });
+    group.finish();
+}
+
+fn sum_large(criterion: &mut Criterion, dtype: DataType) {
+    let (left, right) = (ones(dtype, LARGE_BYTES), ones(dtype, LARGE_BYTES));
+    let mut result = vec![0; LARGE_BYTES];
+    let reduction = Reduction::new(dtype, ReduceOp::Sum, 2);
+    let mut group = criterion.benchmark_group(format!("large/sum/{dtype}"));
+    group.throughput(Throughput::Bytes(LARGE_BYTES as u64));
+    group.bench_function("plain", |bencher| {
+        bencher.iter(|| reduce(&reduction, black_box(&left), black_box(&right), black_box(&mut result)));
+    });
+    group.bench_function("streaming", |bencher| {
+        bencher.iter(|| {
+            let result = black_box(&mut result);
+            let sources = sources(black_box(&left), black_box(&right), result);
+            let count_elems = LARGE_BYTES / reduction.element_bytes();
+            // SAFETY: as in `reduce`.
+            unsafe { reduction.reduce_streaming(&sources, result.as_mut_ptr(), Form::Element, count_elems) };
+        });
+    });
+    group.finish();
+}
+
+fn sources(left: &[u8], right: &[u8], result: &[u8]) -> [Source; 2] {
     assert!(left.len() == result.len() && right.len() == result.len());
+    [left, right].map(|row| Source { start: row.as_ptr(), form: Form::Element, scale: None })
+}
+
+fn reduce(reduction: &Reduction, left: &[u8], right: &[u8], result: &mut [u8]) {
+    let sources = sources(left, right, result);
+    let count_elems = result.len() / reduction.element_bytes();
     // SAFETY: all three rows have the same length, and a `&mut` is apart from a `&`.
     unsafe { reduction.reduce(&sources, result.as_mut_ptr(), Form::Element, count_elems) };
 }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::{Device, Operand, UserPointer};
-use crate::reduce::{Form, Reduction, Source};
+use crate::reduce::{self, Form, Reduction, Source};
 
 /// The memory of this process, moved by its processor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,25 +32,49 @@ impl Device for Host {
         form: Form,
         count_elems: usize,
     ) {
-        if count_elems == 0 {
+        with_sources(operands, |sources| {
+            // SAFETY: all addresses are valid for `count_elems` by their makers' promise.
+            unsafe { reduction.reduce(sources, destination.as_ptr(), form, count_elems) };
+        });
+    }
+
+    fn copy_streaming(&self, destination: UserPointer, source: UserPointer, bytes: usize) {
+        if destination == source {
             return;
         }
-        let source = |operand: &Operand| Source {
-            start: operand.start.as_ptr(),
-            form: operand.form,
-            scale: operand.scale,
-        };
-        if operands.len() <= FEW {
-            let mut few = [Source { start: std::ptr::null(), form: Form::Element, scale: None }; FEW];
-            for (place, operand) in few.iter_mut().zip(operands) {
-                *place = source(operand);
-            }
-            // SAFETY: all addresses are valid for `count_elems` by their makers' promise.
-            unsafe { reduction.reduce(&few[..operands.len()], destination.as_ptr(), form, count_elems) };
-        } else {
-            let many: Vec<Source> = operands.iter().map(source).collect();
-            // SAFETY: as above.
-            unsafe { reduction.reduce(&many, destination.as_ptr(), form, count_elems) };
+        // SAFETY: both are valid for `bytes` by their makers' promise, and apart unless equal.
+        unsafe { reduce::copy_streaming(destination.as_ptr(), source.as_ptr(), bytes) };
+    }
+
+    fn reduce_streaming(
+        &self,
+        reduction: &Reduction,
+        operands: &[Operand],
+        destination: UserPointer,
+        form: Form,
+        count_elems: usize,
+    ) {
+        with_sources(operands, |sources| {
+            // SAFETY: as in `reduce`.
+            unsafe { reduction.reduce_streaming(sources, destination.as_ptr(), form, count_elems) };
+        });
+    }
+}
+
+/// Hands `operands` on as what a [`Reduction`] takes.
+fn with_sources(operands: &[Operand], act: impl FnOnce(&[Source])) {
+    let source = |operand: &Operand| Source {
+        start: operand.start.as_ptr(),
+        form: operand.form,
+        scale: operand.scale,
+    };
+    if operands.len() <= FEW {
+        let mut few = [Source { start: std::ptr::null(), form: Form::Element, scale: None }; FEW];
+        for (place, operand) in few.iter_mut().zip(operands) {
+            *place = source(operand);
         }
+        act(&few[..operands.len()]);
+    } else {
+        act(&operands.iter().map(source).collect::<Vec<_>>());
     }
 }

@@ -37,4 +37,18 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         form: Form,
         count_elems: usize,
     );
+
+    /// The same as [`Self::copy`] for rows that no cache holds: the destination is written without being read, where the
+    /// processor can do that. What is written stands before later stores, as always.
+    fn copy_streaming(&self, destination: UserPointer, source: UserPointer, bytes: usize);
+
+    /// The same bits as [`Self::reduce`], written as [`Self::copy_streaming`] writes.
+    fn reduce_streaming(
+        &self,
+        reduction: &Reduction,
+        operands: &[Operand],
+        destination: UserPointer,
+        form: Form,
+        count_elems: usize,
+    );
 }

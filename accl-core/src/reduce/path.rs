@@ -13,6 +13,9 @@ pub enum Path {
     /// AVX-512 F, BW, DQ and VL.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// The same with FP16, BF16, VBMI and GFNI.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Fp16,
 }
 
 impl Path {
@@ -28,13 +31,21 @@ impl Path {
                 if avx2 {
                     paths.push(Self::Avx2);
                 }
-                if avx2
+                let avx512 = avx2
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512vl")
-                {
+                    && is_x86_feature_detected!("avx512vl");
+                if avx512 {
                     paths.push(Self::Avx512);
+                }
+                if avx512
+                    && is_x86_feature_detected!("avx512fp16")
+                    && is_x86_feature_detected!("avx512bf16")
+                    && is_x86_feature_detected!("avx512vbmi")
+                    && is_x86_feature_detected!("gfni")
+                {
+                    paths.push(Self::Avx512Fp16);
                 }
             }
             paths

@@ -1,6 +1,7 @@
 //! Every path against the oracle.
 
 mod random;
+mod streaming;
 
 use super::oracle::{BF16, E4M3, E5M2, F16, Narrow, Oracle};
 use super::{Form, Path, Reduction, Source, format};

@@ -425,7 +425,7 @@ unsafe fn without_signs_of_nan<F: Float8>(codes: __m512i) -> __m512i {
 pub(super) struct Float8e4m3;
 
 /// Sign, and the seven bits below the top bit of the exponent.
-const E4M3_BITS: i16 = 0xbf80u16 as i16;
+pub(super) const E4M3_BITS: i16 = 0xbf80u16 as i16;
 
 impl Float8 for Float8e4m3 {
     type Format = kernel::Float8e4m3;

@@ -14,6 +14,7 @@
 
 mod avx2;
 mod avx512;
+mod fp16;
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -201,6 +202,11 @@ macro_rules! path {
 
 path!(avx2_loops, avx2, target_feature(enable = "avx2,f16c"));
 path!(avx512_loops, avx512, target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl"));
+path!(
+    fp16_loops,
+    avx512,
+    target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,gfni")
+);
 
 /// One group from two; `out` may be one of them.
 #[inline(always)]
@@ -403,6 +409,13 @@ pub(super) fn table(dtype: DataType, op: ReduceOp, path: Path) -> Option<&'stati
             DataType::Float8e5m2 => on_avx512::<avx512::Float8e5m2>(op),
             _ => None,
         },
+        Path::Avx512Fp16 => match dtype {
+            DataType::Float16 => on_fp16::<avx512::Float16>(op),
+            DataType::Bfloat16 => on_fp16::<avx512::Bfloat16>(op),
+            DataType::Float8e4m3 => on_fp16::<avx512::Float8e4m3>(op),
+            DataType::Float8e5m2 => on_fp16::<avx512::Float8e5m2>(op),
+            _ => None,
+        },
     }
 }
 
@@ -424,4 +437,11 @@ fn on_avx512<C: Codec>(op: ReduceOp) -> Option<&'static Table> {
         ReduceOp::PreMulSum => &avx512_loops::Tables::<C, PreMulSum>::TABLE,
         ReduceOp::Max | ReduceOp::Min => return None,
     })
+}
+
+fn on_fp16<C: fp16::FastSum>(op: ReduceOp) -> Option<&'static Table> {
+    match op {
+        ReduceOp::Sum => Some(&fp16_loops::Tables::<fp16::Fast<C>, Sum>::TABLE),
+        _ => on_avx512::<C>(op),
+    }
 }
