@@ -92,6 +92,11 @@ impl Facts {
         self.routes[kind.index()].ok_or_else(|| none_left(kind))
     }
 
+    /// From how many bytes of results on a rank stores them past its caches.
+    pub fn streaming_bytes(&self) -> usize {
+        24 << 20
+    }
+
     /// True if a call takes the one-step path: [`select`] says [`Choice::Exchange`].
     #[inline]
     pub fn exchanges(&self, kind: Collective, ranks: usize, count_elems: usize, element_bytes: usize) -> bool {

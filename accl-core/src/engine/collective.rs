@@ -175,7 +175,9 @@ impl CollectiveOp {
         if !self.runner.has_plan() {
             let mut plan = std::mem::take(&mut endpoint.plan);
             self.plan(endpoint, &mut plan)?;
-            self.runner.start(plan, self.reduction.accumulator_bytes(), endpoint);
+            let output = self.call.output_elems(self.ranks, endpoint.rank) * self.call.dtype.size_bytes();
+            let streaming = output >= endpoint.facts.streaming_bytes();
+            self.runner.start(plan, self.reduction.accumulator_bytes(), streaming, endpoint);
         }
         let mut runner = std::mem::take(&mut self.runner);
         let result = runner.poll(self, endpoint);

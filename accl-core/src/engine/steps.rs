@@ -5,7 +5,7 @@ use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
 use super::lanes::{Fabric, PIECE_BYTES, PeerLane};
 use crate::algo::{Buffer, Operand, Plan, Span, Step};
-use crate::device::{self, UserPointer};
+use crate::device::{self, Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::reduce::Form;
 use crate::transport::MessageHead;
@@ -26,6 +26,8 @@ pub(super) struct StepRunner {
     advanced: bool,
     /// How often this rank has told its peers where it is.
     tells: u64,
+    /// Results are more than caches hold, and are stored past them.
+    streaming: bool,
 }
 
 impl StepRunner {
@@ -33,11 +35,19 @@ impl StepRunner {
         self.plan.is_some()
     }
 
-    pub(super) fn start(&mut self, plan: Plan, accumulator_bytes: usize, endpoint: &mut Endpoint) {
+    /// Begins with a plan. `streaming`: results are stored past the caches.
+    pub(super) fn start(
+        &mut self,
+        plan: Plan,
+        accumulator_bytes: usize,
+        streaming: bool,
+        endpoint: &mut Endpoint,
+    ) {
         let bytes = plan.partial_elems * accumulator_bytes;
         self.partial = Some(endpoint.memory.partial.ensure(bytes));
         self.plan = Some(plan);
         self.tells = 0;
+        self.streaming = streaming;
     }
 
     /// Gives the plan's memory back.
@@ -91,7 +101,7 @@ impl StepRunner {
                 Ok(true)
             }
             Step::Copy { from, to } => {
-                device.copy(self.address(op, to), self.address(op, from), op.bytes(to));
+                self.copy(device, self.address(op, to), self.address(op, from), op.bytes(to));
                 Ok(true)
             }
             Step::Drain { to } => {
@@ -147,14 +157,31 @@ impl StepRunner {
     ) -> Result<bool> {
         let (device, bytes) = (endpoint.device, op.bytes(to));
         let target = self.address(op, to);
+        // What the kernel copies does not go past the caches; a second copy from a cached piece does.
+        let by_pieces = self.streaming && endpoint.fabric()?.lent.needs_scratch(from);
+        let limit = if by_pieces { PIECES_BYTES / 2 } else { PIECE_BYTES };
+        let piece = (bytes - self.done).min(limit);
+        let place = target.byte_add(self.done);
+        let scratch = if by_pieces { endpoint.memory.pieces.ensure(piece) } else { place };
         let fabric = endpoint.fabric()?;
         let address = remote_address(op, fabric, from, source);
-        let view = fabric.lent.view(from, address, bytes, target);
+        let view = fabric.lent.view(from, address + self.done as u64, piece, scratch);
         if let Ok(view) = view {
-            device.copy(target, view, bytes);
+            self.copy(device, place, view, piece);
         }
         fabric.lent.release(from);
-        view.map(|_| true)
+        view?;
+        self.done += piece;
+        self.advanced = true;
+        Ok(self.done == bytes)
+    }
+
+    fn copy(&self, device: &dyn Device, to: UserPointer, from: UserPointer, bytes: usize) {
+        if self.streaming {
+            device.copy_streaming(to, from, bytes);
+        } else {
+            device.copy(to, from, bytes);
+        }
     }
 
     fn reduce(
@@ -175,7 +202,11 @@ impl StepRunner {
             if gathered.is_ok() {
                 let form = if to.buffer == Buffer::Partial { Form::Accumulator } else { Form::Element };
                 let target = self.address(op, to).byte_add(self.done * op.unit_bytes(to.buffer));
-                endpoint.device.reduce(&op.reduction, &views, target, form, block);
+                if self.streaming && form == Form::Element {
+                    endpoint.device.reduce_streaming(&op.reduction, &views, target, form, block);
+                } else {
+                    endpoint.device.reduce(&op.reduction, &views, target, form, block);
+                }
             }
             endpoint.operands = views;
             // After a failure the views that were taken must still be given back: their lenders may be waiting.
