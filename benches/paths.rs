@@ -11,8 +11,10 @@ mod paths;
 use paths::{CALLS, Pair};
 use std::time::Instant;
 
+type Case = fn(&mut Pair);
+
 /// Name, and what it does.
-const CASES: [(&str, fn(&mut Pair)); 7] = [
+const CASES: [(&str, Case); 7] = [
     ("broadcast_4_bytes", |pair| pair.broadcast(1)),
     ("broadcast_4096_bytes", |pair| pair.broadcast(1024)),
     ("reduce_4_bytes", |pair| pair.reduce(1)),
@@ -24,7 +26,7 @@ const CASES: [(&str, fn(&mut Pair)); 7] = [
 
 /// What callgrind counts: it is told to look at this function only.
 #[inline(never)]
-fn counted(case: fn(&mut Pair), pair: &mut Pair) {
+fn counted(case: Case, pair: &mut Pair) {
     case(pair);
 }
 

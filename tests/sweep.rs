@@ -11,8 +11,9 @@
 mod support;
 
 use std::ffi::{c_int, c_void};
+use std::ops::DerefMut;
 use std::ptr::null_mut;
-use support::api::{Comm, INT8, SUM};
+use support::api::{Api, Comm, INT8, SUM};
 use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::{TYPES, element, encode, is_float, mix, reduce, wrap};
 
@@ -142,14 +143,18 @@ const GUARD: usize = 96;
 
 /// A buffer at a random address, with guard zones.
 struct Buffer {
-    memory: Vec<u8>,
+    memory: Box<dyn DerefMut<Target = [u8]>>,
     start: usize,
     bytes: usize,
 }
 
 impl Buffer {
-    fn new(bytes: usize, random: u64) -> Self {
-        let memory = vec![0xa5; bytes + 2 * GUARD + 64];
+    /// One of four lies in memory of the library, which peers map.
+    fn new(api: &'static Api, bytes: usize, random: u64) -> Self {
+        let all = bytes + 2 * GUARD + 64;
+        let mut memory: Box<dyn DerefMut<Target = [u8]>> =
+            if random >> 40 & 3 == 0 { Box::new(api.allocate(all)) } else { Box::new(vec![0; all]) };
+        memory.fill(0xa5);
         Self { memory, start: GUARD + (random % 64) as usize, bytes }
     }
 
@@ -196,8 +201,8 @@ fn run_case(rank: &Rank, comm: Comm, stream: *mut c_void, case: &Case, number: u
         _ => (0, 0),
     };
     let shared = case.in_place.then_some(inputs.max(outputs) * size);
-    let mut output = Buffer::new(shared.unwrap_or(outputs * size), random);
-    let mut input = Buffer::new(inputs * size, random >> 8);
+    let mut output = Buffer::new(rank.api, shared.unwrap_or(outputs * size), random);
+    let mut input = Buffer::new(rank.api, inputs * size, random >> 8);
     for index in 0..inputs {
         input.data()[index * size..(index + 1) * size].copy_from_slice(&case.input(rank.rank, index));
     }

@@ -87,6 +87,10 @@ functions! {
     ncclGroupEnd();
     ncclRedOpCreatePreMulSum(*mut c_int, Ptr, c_int, c_int, Comm);
     ncclRedOpDestroy(c_int, Comm);
+    ncclMemAlloc(*mut Ptr, usize);
+    ncclMemFree(Ptr);
+    ncclCommRegister(Comm, Ptr, usize, *mut Ptr);
+    ncclCommDeregister(Comm, Ptr);
     acclStreamCreate(*mut Stream);
     acclStreamSynchronize(Stream);
     acclStreamQuery(Stream);
@@ -102,7 +106,41 @@ pub fn api() -> &'static Api {
     })
 }
 
+/// Memory of `ncclMemAlloc`.
+pub struct Allocated {
+    api: &'static Api,
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        self.api.ok(unsafe { (self.api.ncclMemFree)(self.start.cast()) });
+    }
+}
+
+impl std::ops::Deref for Allocated {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+}
+
+impl std::ops::DerefMut for Allocated {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
 impl Api {
+    /// `bytes` (at least 1) of the library's own memory.
+    pub fn allocate(&'static self, bytes: usize) -> Allocated {
+        let mut start = null_mut();
+        self.ok(unsafe { (self.ncclMemAlloc)(&raw mut start, bytes) });
+        Allocated { api: self, start: start.cast(), bytes }
+    }
+
     /// What the library says of its last failure.
     pub fn error_text(&self) -> String {
         unsafe { CStr::from_ptr((self.last_error)(null_mut())) }.to_string_lossy().into_owned()

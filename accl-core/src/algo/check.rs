@@ -237,7 +237,10 @@ impl Machine {
     fn assert_unread(&self, index: usize) {
         for (reader, at) in &self.touched[index].read {
             let rank = self.request.rank;
-            assert!(self.clock[*reader] >= *at, "rank {rank} changes element {index}: rank {reader} may be reading it");
+            assert!(
+                self.clock[*reader] >= *at,
+                "rank {rank} changes element {index}: rank {reader} may be reading it"
+            );
         }
     }
 }
@@ -250,7 +253,10 @@ impl World {
         let owner = &mut self.machines[from];
         for place in owner.places(span) {
             let touched = &mut owner.touched[place.index];
-            assert!(touched.written <= knows, "rank {rank} reads {span:?} of rank {from}, which may not be there");
+            assert!(
+                touched.written <= knows,
+                "rank {rank} reads {span:?} of rank {from}, which may not be there"
+            );
             touched.read.push((rank, now));
         }
         owner.read(span)
@@ -407,8 +413,7 @@ fn expected(request: &Request) -> Vec<Value> {
 
 fn check(template: Request, way: Way, in_place: bool) {
     let ranks = template.ranks;
-    let machines =
-        (0..ranks).map(|rank| Machine::new(Request { rank, ..template }, way, in_place)).collect();
+    let machines = (0..ranks).map(|rank| Machine::new(Request { rank, ..template }, way, in_place)).collect();
     let links = (0..ranks * ranks).map(|_| VecDeque::new()).collect();
     let mut world = World { machines, links, messages: 0 };
     loop {
@@ -440,13 +445,7 @@ fn check(template: Request, way: Way, in_place: bool) {
     assert!(world.links.iter().all(VecDeque::is_empty), "messages that nobody received");
 }
 
-fn check_case(
-    kind: Collective,
-    way: Way,
-    ranks: usize,
-    count_elems: usize,
-    segment_elems: usize,
-) {
+fn check_case(kind: Collective, way: Way, ranks: usize, count_elems: usize, segment_elems: usize) {
     let roots = if kind.has_root() { vec![0, ranks / 2, ranks - 1] } else { vec![0] };
     for root in roots {
         for in_place in [false, true] {

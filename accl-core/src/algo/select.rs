@@ -99,7 +99,13 @@ impl Facts {
 
     /// True if a call takes the one-step path: [`select`] says [`Choice::Exchange`].
     #[inline]
-    pub fn exchanges(&self, kind: Collective, ranks: usize, count_elems: usize, element_bytes: usize) -> bool {
+    pub fn exchanges(
+        &self,
+        kind: Collective,
+        ranks: usize,
+        count_elems: usize,
+        element_bytes: usize,
+    ) -> bool {
         matches!(select(kind, ranks, count_elems, element_bytes, self), Ok(Choice::Exchange))
     }
 
@@ -148,15 +154,12 @@ fn route(kind: Collective, rules: &AlgorithmRules) -> Option<Algorithm> {
     if !Algorithm::Ring.serves(kind) {
         return Some(Algorithm::Direct);
     }
-    Algorithm::ALL
-        .into_iter()
-        .find(|algorithm| algorithm.serves(kind) && rules.allow(kind, algorithm.name()))
+    Algorithm::ALL.into_iter().find(|algorithm| algorithm.serves(kind) && rules.allow(kind, algorithm.name()))
 }
 
 #[cold]
 fn none_left(kind: Collective) -> Error {
-    let have: Vec<_> =
-        Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
+    let have: Vec<_> = Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
     Error::usage(format!(
         "the setting ALGO leaves no algorithm for {kind}; there are {}: name one of them or unset it",
         have.join(", ")

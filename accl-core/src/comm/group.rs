@@ -4,7 +4,9 @@
 //! one, and nothing is carried out. A call outside of groups is a group of one, and takes no detour.
 
 use super::Communicator;
-use crate::engine::{Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit};
+use crate::engine::{
+    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit,
+};
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::cell::{Cell, RefCell};
@@ -126,9 +128,7 @@ pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&H
             GROUP.with_borrow_mut(|group| group.calls.push(Pending { communicator, work, stream }));
             Ok(())
         }
-        Work::Collective(call) if stream.is_none() => {
-            run_call(&communicator.joined()?.seat, &call)
-        }
+        Work::Collective(call) if stream.is_none() => run_call(&communicator.joined()?.seat, &call),
         work => {
             carry_out(vec![Pending { communicator: communicator.clone(), work, stream: stream.cloned() }])
         }

@@ -143,7 +143,9 @@ impl Communicator {
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
                 (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], &here, settings)).collect();
-            Fabric::new(arena, self.rank(), &reach)
+            let mut fabric = Fabric::new(arena, self.rank(), &reach);
+            fabric.watch_peers(watches.iter().map(|peer| peer.watch.clone()));
+            fabric
         });
         let endpoint =
             Endpoint::new(self.rank(), self.ranks(), fabric, facts.clone(), settings.segment_bytes);

@@ -8,11 +8,13 @@ use super::call::Call;
 use super::endpoint::Endpoint;
 use super::exchange;
 use super::explain;
+use super::lanes::Fabric;
 use super::steps::StepRunner;
 use crate::algo::{Algorithm, Choice, Folding, Plan, Request, select};
 use crate::error::Result;
+use crate::memory::regions;
 use crate::reduce::Reduction;
-use crate::transport::board::{self, Board, Offer, PostedCall};
+use crate::transport::board::{self, Board, Offer, PostedCall, Regions};
 use crate::types::{Collective, Rank, Scalar};
 
 /// How a choice is posted: the algorithm in three bits (these for the ways without messages), the power of the
@@ -24,6 +26,11 @@ const READING_CODE: u8 = 6;
 const READS_ALL: u64 = 1;
 /// This rank's output takes the place of its input.
 const IN_PLACE: u64 = 2;
+/// Regions are posted with the offer.
+const REGIONS: u64 = 4;
+
+/// From how many bytes on it pays to map a peer's region.
+const MAP_BYTES: usize = 32 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -54,8 +61,7 @@ impl CollectiveOp {
     pub(crate) fn begin(call: &Call, endpoint: &mut Endpoint) -> Result<Self> {
         let mut call = *call;
         let ranks = endpoint.ranks;
-        let choice =
-            select(call.kind, ranks, call.count_elems, call.dtype.size_bytes(), &endpoint.facts)?;
+        let choice = select(call.kind, ranks, call.count_elems, call.dtype.size_bytes(), &endpoint.facts)?;
         let scale = call.scale(endpoint.device);
         if call.overlaps_badly(ranks, endpoint.rank) {
             let bytes = call.input_elems(ranks, endpoint.rank) * call.dtype.size_bytes();
@@ -125,6 +131,9 @@ impl CollectiveOp {
     }
 
     fn post(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
+        if self.choice == Choice::Reading {
+            return self.post_offer(endpoint);
+        }
         let (data, bytes) = match self.choice {
             Choice::Exchange => exchange::contribution(&self.call, endpoint),
             Choice::Reading | Choice::Planned(_) => (self.call.send, 0),
@@ -136,17 +145,52 @@ impl CollectiveOp {
         if !board.can_post(self.sequence, bytes) {
             return Ok(false);
         }
-        if self.choice == Choice::Reading {
-            let reads_all = if fabric.lent.reads_all() { READS_ALL } else { 0 };
-            let in_place = if self.call.send == self.call.recv { IN_PLACE } else { 0 };
-            let offer = Offer::new(self.call.send, self.call.recv, reads_all | in_place);
-            board.post_offer(self.sequence, posted, scale, offer);
-        } else {
-            board.post(device, self.sequence, posted, scale, data, bytes);
-        }
+        board.post(device, self.sequence, posted, scale, data, bytes);
         board.ring_peers();
         self.stage = Stage::Agree;
         Ok(true)
+    }
+
+    /// Posts where the buffers lie, and the regions that they are in.
+    fn post_offer(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
+        let (call, rank, ranks) = (&self.call, endpoint.rank, self.ranks);
+        let region = |start, count_elems: usize| {
+            let bytes = count_elems * call.dtype.size_bytes();
+            if bytes < MAP_BYTES { None } else { regions::find(start, bytes) }
+        };
+        let input = region(call.send, call.input_elems(ranks, rank));
+        // Only an AllReduce has its output read.
+        let output =
+            if call.kind == Collective::AllReduce { region(call.recv, call.count_elems) } else { None };
+        let regions = [input.unwrap_or_default(), output.unwrap_or_default()];
+        let regions = (input.is_some() || output.is_some()).then_some(&regions);
+        let bytes = if regions.is_some() { size_of::<Regions>() } else { 0 };
+        let fabric = endpoint.fabric()?;
+        if !fabric.board.can_post(self.sequence, bytes) {
+            return Ok(false);
+        }
+        let mut flags = if fabric.lent.reads_all() { READS_ALL } else { 0 };
+        flags |= if call.send == call.recv { IN_PLACE } else { 0 };
+        flags |= if regions.is_some() { REGIONS } else { 0 };
+        let offer = Offer::new(call.send, call.recv, flags);
+        let scale = self.scale.unwrap_or_default();
+        fabric.board.post_offer(self.sequence, self.posted, scale, offer, regions);
+        fabric.board.ring_peers();
+        self.stage = Stage::Agree;
+        Ok(true)
+    }
+
+    /// Maps the regions that peers have offered, as far as this rank has to do with them.
+    fn map_regions(&self, fabric: &mut Fabric, rank: Rank) {
+        for peer in
+            (0..self.ranks).filter(|peer| *peer != rank && depends_on(&self.call, self.choice, rank, *peer))
+        {
+            let offer = fabric.board.offer(peer, self.sequence);
+            fabric.lent.keep_up(peer, offer.generation);
+            if offer.flags & REGIONS != 0 {
+                fabric.lent.map(peer, &fabric.board.regions(peer, self.sequence));
+            }
+        }
     }
 
     /// True once everybody whom this rank depends on has made the same call.
@@ -166,6 +210,9 @@ impl CollectiveOp {
         }
         if self.choice == Choice::Reading && fabric.everyone_reads == Some(false) {
             self.choice = Choice::Planned(Algorithm::Direct);
+        }
+        if self.choice == Choice::Reading {
+            self.map_regions(fabric, rank);
         }
         self.stage = Stage::Run;
         Ok(true)
@@ -238,7 +285,8 @@ impl CollectiveOp {
             Stage::Post => {
                 let bytes = match self.choice {
                     Choice::Exchange => self.call.input_elems(ranks, rank) * self.call.dtype.size_bytes(),
-                    Choice::Reading | Choice::Planned(_) => 0,
+                    Choice::Reading => size_of::<Regions>(),
+                    Choice::Planned(_) => 0,
                 };
                 let behind = (self.sequence + 1).saturating_sub(board::depth_for(bytes) as u64);
                 missing.extend(

@@ -78,7 +78,12 @@ pub(super) fn contribution(call: &Call, endpoint: &Endpoint) -> (UserPointer, us
 
 /// Takes the result from the board, once everybody needed has posted.
 #[inline]
-pub(super) fn finish(call: &Call, scale: Option<Scalar>, sequence: u64, endpoint: &mut Endpoint) -> Result<()> {
+pub(super) fn finish(
+    call: &Call,
+    scale: Option<Scalar>,
+    sequence: u64,
+    endpoint: &mut Endpoint,
+) -> Result<()> {
     let (rank, ranks, root) = (endpoint.rank, endpoint.ranks, call.root);
     let bytes = call.count_elems * call.dtype.size_bytes();
     // Of each rank's contribution, its length and where the part for this rank begins.

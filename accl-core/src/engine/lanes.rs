@@ -3,6 +3,7 @@
 use super::Poll;
 use crate::device::{Device, UserPointer};
 use crate::error::Result;
+use crate::os::process::Watch;
 use crate::transport::board::Board;
 use crate::transport::shm::{self, Arena, Lane, LentMemory, Reach, RingReceiver, RingSender};
 use crate::transport::{MessageHead, Outgoing, Receiver, Sender, mem};
@@ -141,6 +142,11 @@ pub struct Fabric {
 }
 
 impl Fabric {
+    /// Says by what to get at each peer's process, none where that cannot be.
+    pub fn watch_peers(&mut self, watches: impl Iterator<Item = Option<Arc<Watch>>>) {
+        self.lent.set_watches(watches);
+    }
+
     /// The connections of `rank`; `reach` says how it gets at each peer's lent memory.
     pub fn new(arena: &Arc<Arena>, rank: Rank, reach: &[Reach]) -> Self {
         for (source, _) in reach.iter().enumerate().filter(|(_, reach)| **reach != Reach::None) {

@@ -158,19 +158,20 @@ impl StepRunner {
         let (device, bytes) = (endpoint.device, op.bytes(to));
         let target = self.address(op, to);
         // What the kernel copies does not go past the caches; a second copy from a cached piece does.
-        let by_pieces = self.streaming && endpoint.fabric()?.lent.needs_scratch(from);
+        let fabric = endpoint.fabric()?;
+        let address = remote_address(op, fabric, from, source);
+        let by_pieces = self.streaming && fabric.lent.needs_scratch(from, address, bytes);
         let limit = if by_pieces { PIECES_BYTES / 2 } else { PIECE_BYTES };
         let piece = (bytes - self.done).min(limit);
         let place = target.byte_add(self.done);
         let scratch = if by_pieces { endpoint.memory.pieces.ensure(piece) } else { place };
         let fabric = endpoint.fabric()?;
-        let address = remote_address(op, fabric, from, source);
         let view = fabric.lent.view(from, address + self.done as u64, piece, scratch);
         if let Ok(view) = view {
             self.copy(device, place, view, piece);
         }
-        fabric.lent.release(from);
-        view?;
+        let released = fabric.lent.release(from);
+        view.and(released)?;
         self.done += piece;
         self.advanced = true;
         Ok(self.done == bytes)
@@ -211,6 +212,7 @@ impl StepRunner {
             endpoint.operands = views;
             // After a failure the views that were taken must still be given back: their lenders may be waiting.
             let consumed = if gathered.is_ok() { block } else { 0 };
+            let mut released = Ok(());
             for operand in operands {
                 match operand {
                     Operand::Local(_) => {}
@@ -218,10 +220,12 @@ impl StepRunner {
                         let receiver = &mut endpoint.fabric()?.collective.to(*peer).receiver;
                         receiver.advance(consumed * op.unit_bytes(*buffer));
                     }
-                    Operand::Remote(peer, _) => endpoint.fabric()?.lent.release(*peer),
+                    Operand::Remote(peer, _) => {
+                        released = released.and(endpoint.fabric()?.lent.release(*peer))
+                    }
                 }
             }
-            gathered?;
+            gathered.and(released)?;
             self.done += block;
             self.advanced = true;
             // Results that are queued already should not wait for the rest of a long step.
@@ -254,7 +258,9 @@ impl StepRunner {
                 }
                 Operand::Remote(peer, span) => {
                     let unit = op.unit_bytes(span.buffer);
-                    (unit, usize::MAX, endpoint.fabric()?.lent.needs_scratch(*peer))
+                    let fabric = endpoint.fabric()?;
+                    let address = remote_address(op, fabric, *peer, span);
+                    (unit, usize::MAX, fabric.lent.needs_scratch(*peer, address, span.count_elems * unit))
                 }
             };
             let limit = if needs_scratch { piece_bytes(peers) } else { PIECE_BYTES };

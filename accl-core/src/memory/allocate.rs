@@ -1,17 +1,16 @@
 //! `ncclMemAlloc` for host memory: nameless files, so that peers can map them.
 
+use super::regions;
 use crate::error::{Error, Result};
 use crate::os::mapping::{Mapping, nameless_file};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// One allocation.
 #[derive(Debug)]
 struct Allocation {
     mapping: Mapping,
-    /// Kept so that the memory can be handed to peers.
-    _file: OwnedFd,
 }
 
 static ALLOCATIONS: Mutex<BTreeMap<usize, Allocation>> = Mutex::new(BTreeMap::new());
@@ -32,7 +31,9 @@ pub fn allocate(bytes: usize) -> Result<*mut u8> {
     let file = nameless_file("accl-memory", rounded)?;
     let mapping = Mapping::of_file(file.as_fd(), rounded)?;
     let start = mapping.start();
-    ALLOCATIONS.lock().insert(start as usize, Allocation { mapping, _file: file });
+    ALLOCATIONS.lock().insert(start as usize, Allocation { mapping });
+    // The descriptor stays, so that peers can map the memory, too.
+    let _ = regions::insert(start as u64, rounded as u64, file, 0);
     Ok(start)
 }
 
@@ -44,6 +45,7 @@ pub fn free(start: *mut u8) -> Result<()> {
     match ALLOCATIONS.lock().remove(&(start as usize)) {
         Some(allocation) => {
             debug_assert_eq!(allocation.mapping.start(), start);
+            regions::end(start as u64);
             Ok(())
         }
         None => Err(Error::argument(format!(

@@ -1,6 +1,7 @@
 //! Memory of ours: what `ncclMemAlloc` hands out, and what users register.
 
 mod allocate;
+pub mod regions;
 mod registry;
 mod scratch;
 

@@ -1,6 +1,6 @@
 //! What users have registered with one communicator.
 
-use super::UserPointer;
+use super::{UserPointer, regions};
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -10,6 +10,8 @@ struct Entry {
     start: usize,
     bytes: usize,
     uses: usize,
+    /// The number of the region that it is, if peers can map it.
+    region: Option<u64>,
 }
 
 /// The registered ranges of one communicator. The same range registered twice is one entry, used twice.
@@ -21,8 +23,8 @@ pub struct Registry {
 
 impl Registry {
     /// Registers a range; the handle is never 0.
-    pub fn register(&mut self, start: UserPointer, bytes: usize) -> usize {
-        let start = start.address();
+    pub fn register(&mut self, place: UserPointer, bytes: usize) -> usize {
+        let start = place.address();
         for (handle, entry) in &mut self.entries {
             if entry.start == start && entry.bytes == bytes {
                 entry.uses += 1;
@@ -31,7 +33,8 @@ impl Registry {
         }
         // Handles look like aligned pointers to callers that print them, and never repeat.
         self.last_handle += 16;
-        self.entries.insert(self.last_handle, Entry { start, bytes, uses: 1 });
+        let region = regions::learn(place, bytes);
+        self.entries.insert(self.last_handle, Entry { start, bytes, uses: 1, region });
         self.last_handle
     }
 
@@ -44,8 +47,10 @@ impl Registry {
             )));
         };
         entry.uses -= 1;
-        if entry.uses == 0 {
-            self.entries.remove(&handle);
+        if entry.uses == 0
+            && let Some(region) = self.entries.remove(&handle).and_then(|entry| entry.region)
+        {
+            regions::forget(region);
         }
         Ok(())
     }
@@ -58,6 +63,12 @@ impl Registry {
     /// True if nothing is registered.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.entries.values().filter_map(|entry| entry.region).for_each(regions::forget);
     }
 }
 

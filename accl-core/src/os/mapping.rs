@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -63,6 +63,14 @@ impl Mapping {
         Self::from_result(start, bytes)
     }
 
+    /// Maps `bytes` of a file from byte `offset` on, shared, to be read only.
+    pub fn of_foreign_file(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self> {
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ, flags, file, offset) };
+        Self::from_result(start, bytes)
+    }
+
     /// The first byte.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -92,11 +100,55 @@ impl Drop for Mapping {
 
 /// Makes a nameless file of `bytes`: it needs no file system and is gone with its last user.
 pub fn nameless_file(name: &str, bytes: usize) -> Result<OwnedFd> {
-    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(|errno| Error::system("cannot make a memory file (memfd_create)", errno))?;
     rustix::fs::ftruncate(file.as_fd(), bytes as u64)
         .map_err(|errno| Error::system(format!("cannot size a memory file to {bytes} bytes"), errno))?;
+    rustix::fs::fcntl_add_seals(file.as_fd(), SealFlags::SHRINK)
+        .map_err(|errno| Error::system("cannot seal a memory file", errno))?;
     Ok(file)
+}
+
+/// True if a file can never become shorter than it is: whoever has mapped it does not lose pages.
+pub fn keeps_its_length(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
+
+/// The number of a file in its file system.
+pub fn file_inode(file: &OwnedFd) -> Result<u64> {
+    let status =
+        rustix::fs::fstat(file).map_err(|errno| Error::system("cannot look at a memory file", errno))?;
+    Ok(status.st_ino)
+}
+
+/// The file behind the shared mapping that holds `bytes` from `address` on, and where in the file that is; none if
+/// they are in no such mapping, or the process has not got the file open any more. Looks into `/proc`: not for the
+/// path of an operation.
+pub fn shared_file_at(address: usize, bytes: usize) -> Option<(OwnedFd, u64)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let (start, offset, inode) = maps.lines().find_map(|line| {
+        // "7f00-7f10 rw-s 00001000 00:01 1234 /memfd:name (deleted)"
+        let mut words = line.split_ascii_whitespace();
+        let (start, end) = words.next()?.split_once('-')?;
+        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        let shared = words.next()?.ends_with('s');
+        let offset = u64::from_str_radix(words.next()?, 16).ok()?;
+        let inode: u64 = words.nth(1)?.parse().ok()?;
+        let inside = start <= address && address.checked_add(bytes)? <= end;
+        (shared && inside && inode != 0).then_some((start, offset, inode))
+    })?;
+    for entry in std::fs::read_dir("/proc/self/fd").ok()?.flatten() {
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        // SAFETY: the descriptor is only looked at and copied; if it was closed meanwhile, that fails.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        let same = rustix::fs::fstat(file).is_ok_and(|status| status.st_ino == inode);
+        if same && let Ok(own) = rustix::io::fcntl_dupfd_cloexec(file, 0) {
+            return Some((own, offset + (address - start) as u64));
+        }
+    }
+    None
 }
 
 /// The length of a file that somebody else made.

@@ -9,7 +9,7 @@ use super::mapping::Mapping;
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,6 +58,12 @@ impl Watch {
                 Err(Error::system(format!("cannot watch process {pid} (see ulimit -n, ulimit -v)"), errno))
             }
         }
+    }
+
+    /// A copy of the process's descriptor `number`, where the kernel allows that: to those who may read its memory.
+    pub fn descriptor(&self, number: u64) -> Option<OwnedFd> {
+        let number = i32::try_from(number).ok()?;
+        rustix::process::pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).ok()
     }
 
     /// True once the process has ended (even if its parent has not waited for it yet).

@@ -10,8 +10,9 @@
 //! ```
 //! A rank that lends its buffers posts an offer in place of data:
 //! ```text
-//! 32: address of the input u64 | address of the output u64 | flags u64 | reserved u64
+//! 32: address of the input u64 | address of the output u64 | flags u64 | generation of regions u64
 //! ```
+//! Its data, if it has any, are two `Region`s: those that its input and its output lie in.
 //! The sequence number of a head says which operation it describes, so peers know that it is complete when they
 //! see the number they expect; when a place may be used again is the rule of [`crate::sync::postings`].
 //!
@@ -24,6 +25,7 @@
 
 use super::shm::{Arena, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES};
 use crate::device::{Device, UserPointer};
+use crate::memory::regions::{self, Region};
 use crate::sync::postings::Postings;
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::types::{Rank, Scalar};
@@ -48,13 +50,18 @@ pub struct Offer {
     pub output: u64,
     /// Bits that the engine gives a meaning to.
     pub flags: u64,
-    reserved: u64,
+    /// Changes when regions of the rank's process end: see [`crate::memory::regions`].
+    pub generation: u64,
 }
+
+/// The regions that an offer's input and output lie in; number 0 for none.
+pub type Regions = [Region; 2];
 
 impl Offer {
     /// An offer of these buffers.
     pub fn new(input: UserPointer, output: UserPointer, flags: u64) -> Self {
-        Self { input: input.address() as u64, output: output.address() as u64, flags, reserved: 0 }
+        let (input, output) = (input.address() as u64, output.address() as u64);
+        Self { input, output, flags, generation: regions::generation() }
     }
 }
 
@@ -118,8 +125,21 @@ impl Board {
         self.publish(sequence, call, scale);
     }
 
-    /// Posts a call with an offer in place of data; otherwise as [`Board::post`].
-    pub fn post_offer(&mut self, sequence: u64, call: PostedCall, scale: Scalar, offer: Offer) {
+    /// Posts a call with an offer in place of data; otherwise as [`Board::post`], with as many bytes as the regions
+    /// have, if there are any.
+    pub fn post_offer(
+        &mut self,
+        sequence: u64,
+        call: PostedCall,
+        scale: Scalar,
+        offer: Offer,
+        regions: Option<&Regions>,
+    ) {
+        if let Some(regions) = regions {
+            let place = self.arena.board_data(self.rank, sequence).cast::<Regions>();
+            // SAFETY: the place is ours to write until the sequence number is stored, and a page's beginning.
+            unsafe { place.write(*regions) };
+        }
         let head = self.head(self.rank, sequence);
         // SAFETY: the head is ours to write until the sequence number is stored; an offer is as long as the field,
         // which begins at a multiple of 8.
@@ -173,6 +193,12 @@ impl Board {
         let head = self.head(rank, sequence);
         // SAFETY: as in `call`; all bytes are a valid offer.
         unsafe { (&raw const (*head).inline).cast::<Offer>().read() }
+    }
+
+    /// The regions that `rank` has posted with its offer; when as for [`Board::call`].
+    pub fn regions(&self, rank: Rank, sequence: u64) -> Regions {
+        // SAFETY: as in `call`; all bytes are valid regions.
+        unsafe { self.arena.board_data(rank, sequence).cast::<Regions>().read() }
     }
 
     /// The factor that `rank` has posted; when as for [`Board::call`].
@@ -269,11 +295,13 @@ mod tests {
     fn offers_arrive() {
         let arena = mem::arena(2).unwrap();
         let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
-        let offer = Offer { input: 1, output: u64::MAX, flags: 5, reserved: 0 };
+        let offer = Offer { input: 1, output: u64::MAX, flags: 5, generation: 6 };
+        let regions = [Region { number: 7, ..Region::default() }, Region { inode: 8, ..Region::default() }];
         assert!(a.can_post(1, 0));
-        a.post_offer(1, CALL, Scalar([3; 8]), offer);
+        a.post_offer(1, CALL, Scalar([3; 8]), offer, Some(&regions));
         assert!(b.has_posted(0, 1));
         assert_eq!((b.call(0, 1), b.scale(0, 1), b.offer(0, 1)), (CALL, Scalar([3; 8]), offer));
+        assert_eq!(b.regions(0, 1), regions);
     }
 
     #[test]

@@ -13,7 +13,12 @@ use super::arena::{Arena, Lane};
 use super::pull::{self, Reach};
 use crate::device::UserPointer;
 use crate::error::{Error, Result};
+use crate::memory::regions::Region;
+use crate::os::mapping::{self, Mapping};
+use crate::os::process::Watch;
+use crate::transport::board::Regions;
 use crate::types::Rank;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Tells of one operation are counted in the lower bits of a rank's progress.
@@ -25,12 +30,77 @@ pub struct LentMemory {
     arena: Arc<Arena>,
     rank: Rank,
     reach: Arc<[Reach]>,
+    /// What is mapped of each peer's regions.
+    mapped: Vec<Mapped>,
+}
+
+/// Regions of one peer's process.
+#[derive(Debug, Default)]
+struct Mapped {
+    watch: Option<Arc<Watch>>,
+    generation: u64,
+    regions: Vec<(Region, Mapping)>,
+}
+
+impl Mapped {
+    /// Maps a region that the peer has described, unless that is done or cannot be done: then the kernel copies.
+    fn add(&mut self, region: Region) -> Option<()> {
+        if region.number == 0 || self.regions.iter().any(|(known, _)| known.number == region.number) {
+            return None;
+        }
+        let file = self.watch.as_ref()?.descriptor(region.file)?;
+        let bytes = usize::try_from(region.bytes).ok()?;
+        let end = region.offset.checked_add(region.bytes)?;
+        let lasts = mapping::keeps_its_length(file.as_fd())
+            && mapping::file_inode(&file).ok()? == region.inode
+            && mapping::file_bytes(file.as_fd()).ok()? as u64 >= end;
+        if lasts {
+            let mapping = Mapping::of_foreign_file(file.as_fd(), region.offset, bytes).ok()?;
+            self.regions.push((region, mapping));
+        }
+        None
+    }
+
+    /// Where `bytes` at the peer's `address` lie in this process.
+    fn find(&self, address: u64, bytes: usize) -> Option<UserPointer> {
+        let (region, mapping) =
+            self.regions.iter().find(|(region, _)| region.holds(address, bytes as u64))?;
+        let place = mapping.start().wrapping_add((address - region.start) as usize);
+        // SAFETY: it lies in the mapping, whose file keeps its length; the lender keeps the content while it lends.
+        Some(unsafe { UserPointer::new(place.cast_const().cast()) })
+    }
 }
 
 impl LentMemory {
     /// The view of `rank`; `reach` says how it gets at each peer's memory.
     pub fn new(arena: Arc<Arena>, rank: Rank, reach: Arc<[Reach]>) -> Self {
-        Self { arena, rank, reach }
+        let mapped = reach.iter().map(|_| Mapped::default()).collect();
+        Self { arena, rank, reach, mapped }
+    }
+
+    /// Says by what to get at the descriptors of each peer's process.
+    pub fn set_watches(&mut self, watches: impl Iterator<Item = Option<Arc<Watch>>>) {
+        for (mapped, watch) in self.mapped.iter_mut().zip(watches) {
+            mapped.watch = watch;
+        }
+    }
+
+    /// Lets go of `peer`'s regions if some have ended since they were mapped: their addresses may mean other memory now.
+    pub fn keep_up(&mut self, peer: Rank, generation: u64) {
+        let mapped = &mut self.mapped[peer];
+        if mapped.generation != generation {
+            mapped.generation = generation;
+            mapped.regions.clear();
+        }
+    }
+
+    /// Maps regions that `peer` has offered.
+    pub fn map(&mut self, peer: Rank, regions: &Regions) {
+        if let Reach::CrossProcess(_) = self.reach[peer] {
+            for region in regions {
+                let _ = self.mapped[peer].add(*region);
+            }
+        }
     }
 
     /// True if this rank can read every peer's memory.
@@ -50,38 +120,38 @@ impl LentMemory {
         self.arena.block(peer).progress() >= point(sequence, tells)
     }
 
-    /// True if [`LentMemory::view`] has to copy what `peer` lends.
-    pub fn needs_scratch(&self, peer: Rank) -> bool {
-        self.reach[peer] != Reach::SameProcess
+    /// True if [`LentMemory::view`] has to copy the `bytes` that `peer` lends at `address`.
+    pub fn needs_scratch(&self, peer: Rank, address: u64, bytes: usize) -> bool {
+        self.reach[peer] != Reach::SameProcess && self.mapped[peer].find(address, bytes).is_none()
     }
 
     /// The `bytes` that `peer` lends at `address`: in place, or copied to `scratch` where they are out of reach. Good
     /// until [`LentMemory::release`], which must follow, also after an error.
-    pub fn view(
-        &self,
-        peer: Rank,
-        address: u64,
-        bytes: usize,
-        scratch: UserPointer,
-    ) -> Result<UserPointer> {
+    pub fn view(&self, peer: Rank, address: u64, bytes: usize, scratch: UserPointer) -> Result<UserPointer> {
         let lease = &self.arena.ring_control(peer, self.rank, Lane::Collective).lease;
-        if !self.needs_scratch(peer) {
+        if self.reach[peer] == Reach::SameProcess {
             if !lease.begin_reading() {
                 return Err(left(peer));
             }
             // SAFETY: the lender keeps the memory as it is until we tell that we are through, and its lease lasts.
             return Ok(unsafe { UserPointer::new(address as usize as *const _) });
         }
+        if let Some(place) = self.mapped[peer].find(address, bytes) {
+            return Ok(place);
+        }
         pull::copy(self.reach[peer], address, scratch, bytes)
             .map_err(|error| error.within(format!("rank {peer}")))?;
-        if lease.lasts() { Ok(scratch) } else { Err(left(peer)) }
+        Ok(scratch)
     }
 
-    /// Gives a view of `peer`'s memory back.
-    pub fn release(&self, peer: Rank) {
-        if !self.needs_scratch(peer) {
-            self.arena.ring_control(peer, self.rank, Lane::Collective).lease.end_reading();
+    /// Gives a view of `peer`'s memory back; an error if it was not lent any more while it was read.
+    pub fn release(&self, peer: Rank) -> Result<()> {
+        let lease = &self.arena.ring_control(peer, self.rank, Lane::Collective).lease;
+        if self.reach[peer] == Reach::SameProcess {
+            lease.end_reading();
+            return Ok(());
         }
+        if lease.lasts() { Ok(()) } else { Err(left(peer)) }
     }
 
     /// Lends no more: when this returns, no peer reads this rank's memory and none will.
