@@ -8,8 +8,8 @@ mod algorithms;
 mod source;
 mod table;
 
-pub use algorithms::{AlgorithmRule, AlgorithmRules};
-pub use source::{Origin, Source};
+pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
+pub use source::{Origin, Source, cache_directory};
 pub use table::{Kind, SETTINGS, Setting};
 
 use crate::error::Result;
@@ -42,6 +42,8 @@ pub struct Settings {
     pub local_register: bool,
     /// `DEBUG`: how much is said on standard error.
     pub debug: Debug,
+    /// `TUNE`: where the figures of the machine come from; `tune::machine` knows the grammar.
+    pub tune: String,
 }
 
 /// How much is said on standard error besides warnings about waits.
@@ -79,6 +81,7 @@ impl Settings {
             comm_blocking: source.optional_switch("COMM_BLOCKING")?,
             local_register: source.switch("LOCAL_REGISTER")?,
             debug: debug_of(&source.text("DEBUG")),
+            tune: source.text("TUNE"),
         })
     }
 }

@@ -4,6 +4,7 @@ use super::table::{SETTINGS, Setting};
 use crate::error::{Error, Result};
 use crate::os::process;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Who set a value.
@@ -21,6 +22,12 @@ pub enum Origin {
 #[derive(Debug, Default)]
 pub struct Source {
     values: HashMap<String, (String, Origin)>,
+}
+
+/// Where this user's programs keep what can be made again: `$XDG_CACHE_HOME`, else `~/.cache`.
+pub fn cache_directory() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
 }
 
 const PREFIXES: [&str; 3] = ["ACCL_", "PCCL_", "NCCL_"];

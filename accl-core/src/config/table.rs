@@ -85,6 +85,12 @@ pub const SETTINGS: &[Setting] = &[
     setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
     setting("TIMEOUT", Kind::Seconds, "0", "how long an operation may stand still before it fails"),
     setting(
+        "TUNE",
+        Kind::Text,
+        "",
+        "figures of the machine that choices are made by: a file; off; measure (once); unset: this boot's, if measured",
+    ),
+    setting(
         "WARN_AFTER",
         Kind::Seconds,
         "10",

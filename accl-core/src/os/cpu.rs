@@ -10,18 +10,32 @@ pub fn available_cores() -> usize {
 /// Processors for ranks that are processes like this one: those of its mask; those of the machine if the mask has just
 /// one, since launchers give each rank one of its own.
 pub fn shared_cores() -> usize {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/online");
-    let online = || text.ok().and_then(|text| count_of_ranges(text.trim()));
-    if allowed().len() > 1 { available_cores() } else { online().unwrap_or(1) }
+    if allowed().len() > 1 { available_cores() } else { listed("online").map_or(1, |cpus| cpus.len().max(1)) }
 }
 
-/// How many numbers a list such as "0-3,8" names.
-fn count_of_ranges(list: &str) -> Option<usize> {
-    let count = |range: &str| {
+/// Two processors that the calling thread may use, of different cores if possible.
+pub fn pair() -> Option<[usize; 2]> {
+    let all = allowed();
+    let first = *all.first()?;
+    let siblings = listed(&format!("cpu{first}/topology/thread_siblings_list")).unwrap_or_default();
+    let second = all.iter().find(|cpu| **cpu != first && !siblings.contains(cpu)).or(all.get(1))?;
+    Some([first, *second])
+}
+
+/// The numbers in one of the kernel's lists of processors.
+fn listed(file: &str) -> Option<Vec<usize>> {
+    numbers_of(std::fs::read_to_string(format!("/sys/devices/system/cpu/{file}")).ok()?.trim())
+}
+
+/// The numbers that a list such as "0-3,8" names, as far as an affinity mask could have them.
+fn numbers_of(list: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for range in list.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
-    };
-    list.split(',').map(count).try_fold(0, |sum: usize, count| sum.checked_add(count?))
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        numbers.extend(first..=last.min(CpuSet::MAX_CPU));
+    }
+    Some(numbers)
 }
 
 /// The numbers of the processors that the calling thread may use; empty where the kernel does not say.
@@ -53,11 +67,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_processors_are_counted() {
-        let expected = [("0", Some(1)), ("0-3,8", Some(5)), ("", None), ("3-1", None), ("0-x", None)];
-        for (list, count) in expected {
-            assert_eq!(count_of_ranges(list), count, "{list}");
-        }
+    fn lists_of_processors_are_read() {
+        assert_eq!(numbers_of("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(numbers_of("3-1"), Some(vec![]));
+        assert_eq!(numbers_of("0-99999999999").map(|numbers| numbers.len()), Some(CpuSet::MAX_CPU + 1));
+        assert_eq!([numbers_of(""), numbers_of("0-x")], [None, None]);
     }
 
     #[test]
@@ -71,6 +85,7 @@ mod tests {
         });
         let (all, one) = thread.join().unwrap();
         assert_eq!(one, all[..1]);
+        assert_eq!(pair().map(|pair| pair[0]), all.get(1).map(|_| all[0]));
         assert!(shared_cores() >= 1 && available_cores() <= all.len());
     }
 }

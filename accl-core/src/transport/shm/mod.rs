@@ -11,7 +11,7 @@ pub use arena::{
     Arena, BOARD_BYTES, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane, RankBlock, RankState, Waiting,
 };
 pub use link::{RingReceiver, RingSender};
-pub use pull::{Reach, can_read};
+pub use pull::{Reach, can_read, copy as pull};
 
 use crate::error::Result;
 use crate::os::mapping::{Mapping, nameless_file};
