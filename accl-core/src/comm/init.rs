@@ -1,8 +1,9 @@
 //! How a communicator comes to be: its ranks join, share memory, and take their seats.
 
+use super::explain::{Costs, pull_of};
 use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
-use crate::algo::Facts;
+use crate::algo::{Facts, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::{Debug, Settings};
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
@@ -11,8 +12,9 @@ use crate::os::cpu;
 use crate::os::process::Watch;
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
-use crate::topo::{Place, probe_word};
+use crate::topo::{Machine, Place, probe_word};
 use crate::transport::shm::{Arena, BOARD_BYTES, RankState, Reach, can_read};
+use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -118,14 +120,16 @@ impl Communicator {
         give_up: &dyn Fn() -> Result<()>,
     ) -> Result<Prepared> {
         let watches = watch(peers)?;
+        let machine = || tune::machine(&settings.tune);
         if peers.len() == 1 {
-            return Ok(Prepared { rank: self.rank(), sharing: None, watches });
+            return Ok(Prepared { rank: self.rank(), sharing: None, machine: machine()?, watches });
         }
-        let sharing = share_memory(peers, secret, !settings.shm_disable, give_up)?;
+        let sharing = share_memory(peers, secret, !settings.shm_disable, &machine, give_up)?;
         let block = sharing.arena.block(self.rank());
         block.probe().store(std::ptr::from_ref(probe_word()?) as u64, Ordering::Release);
         block.set_state(RankState::Present);
-        Ok(Prepared { rank: self.rank(), sharing: Some(sharing), watches })
+        let machine = sharing.arena.machine();
+        Ok(Prepared { rank: self.rank(), sharing: Some(sharing), machine, watches })
     }
 
     /// Takes the seat, once all ranks have prepared.
@@ -140,11 +144,14 @@ impl Communicator {
         let watches = std::mem::take(&mut prepared.watches);
         let arena = prepared.sharing.take().map(|sharing| sharing.arena);
         let here = Place::here()?;
+        let mut shape = Shape { ranks: self.ranks(), cpus: 1, pull: Pull::InPlace };
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
                 (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], &here, settings)).collect();
+            (shape.cpus, shape.pull) = (arena.cpus(), pull_of(&reach));
             Fabric::new(arena, self.rank(), &reach)
         });
+        let costs = Costs { machine: prepared.machine, shape };
         let endpoint =
             Endpoint::new(self.rank(), self.ranks(), fabric, facts.clone(), settings.segment_bytes);
         let limits = Limits {
@@ -153,7 +160,7 @@ impl Communicator {
             patience: Patience::for_ranks(self.ranks(), cpu::available_cores()),
         };
         let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
-        let joined = Joined { seat, peers, secret, facts };
+        let joined = Joined { seat, peers, secret, facts, costs };
         self.shared
             .joined
             .set(joined)
@@ -180,6 +187,8 @@ pub(super) struct Prepared {
     rank: usize,
     /// None for a rank alone.
     sharing: Option<Sharing>,
+    /// The figures that choices are made by.
+    machine: Machine,
     watches: Vec<Peer>,
 }
 

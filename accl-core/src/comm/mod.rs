@@ -4,6 +4,7 @@
 //! one communicator take turns; different communicators are independent of each other.
 
 mod collectives;
+mod explain;
 pub mod group;
 mod init;
 mod life;
@@ -12,6 +13,7 @@ mod share;
 mod split;
 
 pub use crate::engine::{Operator, Scale as ScalarSource};
+pub use explain::Explanation;
 pub use split::SplitDone;
 
 use crate::algo::Facts;
@@ -21,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
 use crate::os::process;
 use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use explain::Costs;
 use operators::Operators;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
@@ -76,6 +79,7 @@ struct Joined {
     peers: Vec<PeerRecord>,
     secret: Secret,
     facts: Facts,
+    costs: Costs,
 }
 
 impl Communicator {
