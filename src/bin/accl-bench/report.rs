@@ -104,7 +104,7 @@ impl Report {
             skip: self.settings.args.per_iter_skip,
         };
         let Some(row) = rule.row(reports, machine::timestamp()) else { return };
-        let text = table::row(&self.settings, &row);
+        let text = table::row(&self.settings, &row) + &table::explanation(&row);
         self.print(&text);
         let ranks = self.group_ranks();
         if let Some(csv) = &mut self.csv
