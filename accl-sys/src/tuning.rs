@@ -31,6 +31,9 @@ face! {
 
     /// Measures the machine and keeps what it finds.
     fn tune_machine[acclTune](path: *const c_char, text: *mut c_char, text_bytes: usize) {
+        if !text.is_null() {
+            check_room(text_bytes, "text")?;
+        }
         let target = if path.is_null() {
             Target::Cache
         } else {
@@ -52,14 +55,19 @@ face! {
 /// `to` is NULL, or may be written for `room_bytes`.
 unsafe fn put(text: &str, to: *mut c_char, room_bytes: usize, what: &str) -> Result<()> {
     handle::required(to, what)?;
-    let Some(most) = room_bytes.checked_sub(1) else {
-        return Err(Error::argument(format!("{what} has room for 0 bytes; pass at least 1, for its end")));
-    };
-    let kept = text.floor_char_boundary(most);
+    check_room(room_bytes, what)?;
+    let kept = text.floor_char_boundary(room_bytes - 1);
     // SAFETY: at most `room_bytes` are written, which the caller promises to be there.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), kept);
         to.add(kept).write(0);
+    }
+    Ok(())
+}
+
+fn check_room(room_bytes: usize, what: &str) -> Result<()> {
+    if room_bytes == 0 {
+        return Err(Error::argument(format!("{what} has room for 0 bytes; pass at least 1, for its end")));
     }
     Ok(())
 }

@@ -127,7 +127,7 @@ proptest! {
         let slower = Machine::from_values(values);
         for way in WAYS {
             let (before, after) = (predict(way, kind, shape, bytes, &machine), predict(way, kind, shape, bytes, &slower));
-            prop_assert!(before == after || before < after, "{way:?}: {before} {after}");
+            prop_assert!(before <= after, "{way:?}: {before} {after}");
         }
     }
 }

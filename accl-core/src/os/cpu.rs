@@ -10,7 +10,7 @@ pub fn available_cores() -> usize {
 /// Processors for ranks that are processes like this one: those of its mask; those of the machine if the mask has just
 /// one, since launchers give each rank one of its own.
 pub fn shared_cores() -> usize {
-    if allowed().len() > 1 { available_cores() } else { listed("online").map_or(1, |cpus| cpus.len().max(1)) }
+    if allowed().len() > 1 { available_cores() } else { listed("online").map_or(1, |cpus| cpus.len()).max(1) }
 }
 
 /// Two processors that the calling thread may use, of different cores if possible.
@@ -18,7 +18,7 @@ pub fn pair() -> Option<[usize; 2]> {
     let all = allowed();
     let first = *all.first()?;
     let siblings = listed(&format!("cpu{first}/topology/thread_siblings_list")).unwrap_or_default();
-    let second = all.iter().find(|cpu| **cpu != first && !siblings.contains(cpu)).or(all.get(1))?;
+    let second = all.iter().find(|cpu| **cpu != first && !siblings.contains(cpu)).or_else(|| all.get(1))?;
     Some([first, *second])
 }
 

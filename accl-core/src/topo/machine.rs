@@ -232,9 +232,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let mut machine = Machine::default();
-        machine.handover_ps = 99_123;
-        machine.l3_kib = 77;
+        let machine = Machine { handover_ps: 99_123, l3_kib: 77, ..Machine::default() };
         let text = machine.to_text();
         assert!(text.starts_with("accl-tune 1\n") && text.contains("\nhandover = 99.123 ns\n"), "{text}");
         assert!(text.contains("\nl3 = 77 KiB\n"), "{text}");

@@ -105,7 +105,7 @@ impl Bench {
             row.ensure(MEMORY_BYTES / 2);
         }
         let [left, right, result] = rows;
-        let l2_bytes = cpu::level2_bytes().unwrap_or(Machine::default().l2_kib as usize * 1024);
+        let l2_bytes = cpu::level2_bytes().unwrap_or_else(|| Machine::default().l2_kib as usize * 1024);
         // A cache as large as that leaves no room for others below what counts as memory.
         Self { left, right, result, l2_bytes: l2_bytes.clamp(64 << 10, MEMORY_BYTES / 16) }
     }

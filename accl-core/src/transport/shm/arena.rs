@@ -436,10 +436,10 @@ mod tests {
         let header = arena.header();
         let said = Machine { handover_ps: 77_000, ..Machine::default() };
         for word in [0, 1, u32::MAX] {
-            for place in 0..FIGURES.len() {
+            for (place, figure) in header.machine.iter().zip(FIGURES) {
                 arena.set_machine(&said, usize::MAX);
-                header.machine[place].store(word, Ordering::Relaxed);
-                assert_eq!(arena.machine(), Machine::default(), "{} is {word}", FIGURES[place].name);
+                place.store(word, Ordering::Relaxed);
+                assert_eq!(arena.machine(), Machine::default(), "{} is {word}", figure.name);
             }
         }
         assert_eq!(arena.cpus(), 5);
