@@ -197,10 +197,11 @@ impl Model<'_> {
         ns(self.machine.handover_ps)
     }
 
-    /// Rows of input and output, of this rank and of all.
+    /// Rows of input and output, of this rank and of all; through this rank's cache also go those of its peers.
     fn rows(&self) -> Rows {
-        let own = self.volumes.contributed + self.volumes.written;
-        Rows { own, all: own * self.ranks() }
+        let volumes = self.volumes;
+        let own = volumes.contributed + volumes.written;
+        Rows { own: own + volumes.pulled, all: own * self.ranks() }
     }
 
     fn copy_rate(&self) -> Rate {
@@ -241,7 +242,7 @@ impl Model<'_> {
     }
 
     fn flat(&self) -> f64 {
-        let all = self.pulled(self.volumes.pulled, self.ranks() - 1.0, false);
+        let all = self.pulled(self.volumes.pulled, self.ranks() - 1.0, self.kind.reduces());
         // One meeting to begin with, one to say that nobody reads any more.
         2.0 * self.meeting() + self.waves() * (all + self.copy(self.volumes.own))
     }
@@ -249,35 +250,27 @@ impl Model<'_> {
     fn owned(&self) -> f64 {
         let chunks = self.volumes.pulled / self.ranks();
         let peers = self.ranks() - 1.0;
-        let work = self.pulled(chunks, peers, false) + self.pulled(chunks, peers, true);
+        let work = self.pulled(chunks, peers, true) + self.pulled(chunks, peers, false);
         3.0 * self.meeting() + self.waves() * work
     }
 
-    /// Getting `bytes` from so many peers, and folding them where this is a reduction. What is `finished` is only
-    /// copied, and has just been written by its owner.
-    fn pulled(&self, bytes: f64, peers: f64, finished: bool) -> f64 {
+    /// Getting `bytes` from so many peers, and folding or storing them.
+    fn pulled(&self, bytes: f64, peers: f64, folds: bool) -> f64 {
         let (machine, rows) = (self.machine, self.rows());
-        let folds = self.kind.reduces() && !finished;
-        let fresh = if finished { ns(machine.dirty_read_bulk_ps_per_kib) } else { 0.0 };
-        // What lies in a peer's cache is at best as far away as the shared one.
-        let theirs = Rows { own: f64::INFINITY, all: rows.all };
+        // What is lent has usually just been written, and lies in its owner's cache.
+        let fresh = ns(machine.dirty_read_bulk_ps_per_kib);
+        let fold = if folds { self.fold(bytes, rows) } else { 0.0 };
         match self.shape.pull {
-            Pull::InPlace if folds => self.second_look() + self.fold(bytes, theirs),
             Pull::InPlace => {
-                let cached = self.copy_rate().at(theirs, machine);
-                let rate = cached.min(ns(machine.copy_streaming_ps_per_kib)).max(fresh);
-                self.second_look() + kib(bytes) * rate
+                let work = if folds { fold } else { self.copy(bytes) };
+                self.second_look() + work.max(kib(bytes) * fresh)
             }
             Pull::Kernel => {
                 let calls = peers * (bytes / peers / PIECE_BYTES).ceil().max(1.0);
                 let read = kib(bytes) * self.remote_rate().at(rows, machine).max(fresh);
-                let fold = if folds { self.fold(bytes, rows) } else { 0.0 };
                 calls * ns(machine.remote_call_ps) + read + fold
             }
-            Pull::Ring => {
-                let fold = if folds { self.fold(bytes, rows) } else { 0.0 };
-                self.second_look() + kib(bytes) * self.link_rate() + fold
-            }
+            Pull::Ring => self.second_look() + kib(bytes) * self.link_rate() + fold,
         }
     }
 

@@ -87,7 +87,7 @@ macro_rules! figures {
 }
 
 figures! {
-    handover_ps, "handover", Time, 110_000, "from one core's store until another one's load sees it";
+    handover_ps, "handover", Time, 110_000, "until two cores that tell each other something both know it";
     yield_ps, "yield", Time, 800_000, "until the other thread runs, where two share a core";
     dirty_read_ps_per_kib, "dirty-read", TimePerKib, 120_000,
         "reading a few KiB that another core has just written";

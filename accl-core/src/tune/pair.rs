@@ -8,12 +8,17 @@ use crate::error::{Error, Result};
 use crate::memory::{Scratch, UserPointer};
 use crate::os::{clock, cpu};
 use crate::sync::prim::{AtomicU32, Ordering, spin_hint};
+use std::ops::Range;
 
 const SAMPLES: usize = 40;
-/// Turns for one sample where a turn is too short for the clock.
-const TURNS: u32 = 50;
-/// As much as an operation puts on the board; and as much as a piece of a large one.
-const BLOCKS: [(usize, &str); 2] = [(8 << 10, "dirty-read"), (256 << 10, "dirty-read-bulk")];
+/// Rounds for one sample where a round is too short for the clock.
+const ROUNDS: u32 = 50;
+/// As much as an operation puts on the board.
+const BOARD_BYTES: usize = 8 << 10;
+/// As much as a piece of a large one.
+const BULK_BYTES: usize = 256 << 10;
+/// Places that an exchange goes through, as on the board: none is written while the peer may still read it.
+const PLACES: usize = 8;
 /// Looks at the word before the processor is given away: the other thread may need it.
 const PATIENCE: u32 = 2000;
 const READY: u32 = 1;
@@ -50,88 +55,120 @@ impl Turn {
 /// All figures that take two threads: this one, and another one; on one processor, and on two.
 pub(super) fn figures(one: Option<usize>, two: Option<[usize; 2]>) -> Result<Figures> {
     let mut figures = Figures::new();
-    // Two threads on one processor: each turn takes one switch.
-    let switch = one.map(|cpu| handover([cpu; 2], 0)).transpose()?.flatten();
+    // Two threads on one processor: whoever is let run finishes this round and begins the next one, so a round takes
+    // one switch.
+    let switch = one.map(|cpu| exchange([cpu; 2], 0, 0)).transpose()?.flatten();
     figures.extend(switch.map(|ns| ("yield", ns)));
-    match two {
-        Some(cpus) => {
-            figures.extend(handover(cpus, PATIENCE)?.map(|ns| ("handover", ns)));
-            for (bytes, name) in BLOCKS {
-                if let Some((write, read)) = dirty(cpus, bytes)? {
-                    figures.push((name, read));
-                    figures.extend((bytes == BLOCKS[0].0).then_some(("dirty-write", write)));
-                }
-            }
-        }
-        None => figures.extend(switch.map(|ns| ("handover", ns))),
+    let Some(cpus) = two else {
+        figures.extend(switch.map(|ns| ("handover", ns)));
+        return Ok(figures);
+    };
+    let (handover, board) = (exchange(cpus, 0, PATIENCE)?, exchange(cpus, BOARD_BYTES, PATIENCE)?);
+    let (read, bulk) = (dirty_read(cpus, BOARD_BYTES)?, dirty_read(cpus, BULK_BYTES)?);
+    if let (Some(handover), Some(board), Some(read)) = (handover, board, read) {
+        // Writing ends when the peer can read, which the writer's clock does not tell: it is what is left of an
+        // exchange. Data is asked for when the word is there, so the way is gone twice.
+        let write = (board - 2.0 * handover) * 1024.0 / BOARD_BYTES as f64 - read;
+        figures.extend([("handover", handover), ("dirty-read", read), ("dirty-write", write)]);
     }
+    figures.extend(bulk.map(|ns| ("dirty-read-bulk", ns)));
     Ok(figures)
 }
 
-/// Nanoseconds from one thread's store to the other one's load; `None` where threads cannot be put on processors.
-fn handover(cpus: [usize; 2], patience: u32) -> Result<Option<f64>> {
-    let turns = |turn: &Turn, first: u32, samples: &mut Vec<f64>| {
-        let begin = clock::now();
-        for turns in (first..first + 2 * TURNS).step_by(2) {
-            turn.pass(turns);
-            if !turn.wait(turns + 1, patience) {
-                return;
-            }
+/// One thread's side of an exchange: the numbers of its rounds, and what it has written in them.
+#[derive(Debug)]
+struct Side {
+    words: [Turn; PLACES],
+    block: UserPointer,
+}
+
+impl Side {
+    fn new(block: UserPointer) -> Self {
+        Self { words: [const { Turn(AtomicU32::new(0)) }; PLACES], block }
+    }
+
+    /// So many rounds with the other side: writes `bytes` from `private`, says so, waits for the same, and reads it.
+    fn rounds(&self, other: &Self, numbers: Range<u32>, bytes: usize, private: UserPointer, patience: u32) {
+        for number in numbers {
+            let place = number as usize % PLACES;
+            let at = |side: &Self| side.block.byte_add(place * bytes);
+            Host.copy(at(self), private, bytes);
+            self.words[place].pass(number);
+            other.words[place].wait(number, patience);
+            Host.copy(private, at(other), bytes);
         }
-        samples.push(begin.elapsed().as_secs_f64() * 1e9 / f64::from(2 * TURNS));
+    }
+}
+
+/// Nanoseconds until both threads have told each other so many bytes; `None` where threads cannot be put on processors.
+fn exchange(cpus: [usize; 2], bytes: usize, patience: u32) -> Result<Option<f64>> {
+    let mut memory = [(); 4].map(|()| Scratch::default());
+    let [ours, theirs, our_copy, their_copy] = memory.each_mut().map(|one| one.ensure(PLACES * bytes));
+    let sides = [Side::new(ours), Side::new(theirs)];
+    let [left, right] = &sides;
+    // The first round of a sample is where they meet.
+    let numbers = |turn: u32| turn * (ROUNDS + 1) + 1..(turn + 1) * (ROUNDS + 1) + 1;
+    let sample = |turn: &Turn, first: u32, samples: &mut Vec<f64>| {
+        turn.pass(first);
+        let mut all = numbers(first);
+        let meet = all.start..all.start + 1;
+        all.start += 1;
+        left.rounds(right, meet, bytes, our_copy, patience);
+        let begin = clock::now();
+        left.rounds(right, all, bytes, our_copy, patience);
+        samples.push(begin.elapsed().as_secs_f64() * 1e9 / f64::from(ROUNDS));
+        turn.wait(first + 1, patience);
     };
-    let answers = |turn: &Turn| {
+    let answer = |turn: &Turn| {
         let mut next = FIRST;
         while turn.wait(next, patience) {
+            right.rounds(left, numbers(next), bytes, their_copy, patience);
             turn.pass(next + 1);
             next += 2;
         }
-        Vec::new()
     };
-    let samples = take_turns(cpus, 2 * TURNS, turns, answers)?;
-    Ok(samples.map(|(mut ours, _)| typical(&mut ours)))
+    let samples = take_turns(cpus, sample, answer)?;
+    Ok(samples.map(|mut samples| typical(&mut samples)))
 }
 
-/// Nanoseconds for each KiB to write what the peer has just read, and to read what it has just written.
-fn dirty(cpus: [usize; 2], bytes: usize) -> Result<Option<(f64, f64)>> {
+/// Nanoseconds for each KiB to read what the peer has just written.
+fn dirty_read(cpus: [usize; 2], bytes: usize) -> Result<Option<f64>> {
     let mut blocks = [(); 3].map(|()| Scratch::default());
     let [shared, source, sink] = blocks.each_mut().map(|block| block.ensure(bytes));
-    let timed_copy = |to: UserPointer, from: UserPointer, samples: &mut Vec<f64>| {
-        let begin = clock::now();
-        Host.copy(to, from, bytes);
-        samples.push(begin.elapsed().as_secs_f64() * 1e9 * 1024.0 / bytes as f64);
-    };
-    let writes = |turn: &Turn, first: u32, samples: &mut Vec<f64>| {
-        timed_copy(shared, source, samples);
+    let sample = |turn: &Turn, first: u32, samples: &mut Vec<f64>| {
         turn.pass(first);
-        turn.wait(first + 1, PATIENCE);
+        if turn.wait(first + 1, PATIENCE) {
+            let begin = clock::now();
+            Host.copy(sink, shared, bytes);
+            samples.push(begin.elapsed().as_secs_f64() * 1e9 * 1024.0 / bytes as f64);
+        }
     };
-    let reads = |turn: &Turn| {
-        let (mut next, mut samples) = (FIRST, Vec::with_capacity(SAMPLES));
+    let answer = |turn: &Turn| {
+        let mut next = FIRST;
         while turn.wait(next, PATIENCE) {
-            timed_copy(sink, shared, &mut samples);
+            Host.copy(shared, source, bytes);
             turn.pass(next + 1);
             next += 2;
         }
-        samples
     };
-    let samples = take_turns(cpus, 2, writes, reads)?;
-    Ok(samples.map(|(mut writes, mut reads)| (typical(&mut writes), typical(&mut reads))))
+    let samples = take_turns(cpus, sample, answer)?;
+    Ok(samples.map(|mut samples| typical(&mut samples)))
 }
 
-/// Runs this thread on the first of two processors and another one on the second. This one takes a sample at a time,
-/// which goes through so many turns; the other one answers until they are over. Returns what both sampled.
+/// Runs this thread on the first of two processors and another one on the second. This one takes a sample at a time, which
+/// begins with passing a turn and ends with the answer; the other one answers until all is over. Returns the samples.
 fn take_turns(
     cpus: [usize; 2],
-    turns: u32,
     mut sample: impl FnMut(&Turn, u32, &mut Vec<f64>),
-    answer: impl FnOnce(&Turn) -> Vec<f64> + Send,
-) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
+    answer: impl FnOnce(&Turn) + Send,
+) -> Result<Option<Vec<f64>>> {
     let turn = &Turn(AtomicU32::new(0));
     let follow = move || {
         let placed = cpu::run_on(&cpus[1..]);
         turn.pass(if placed { READY } else { OVER });
-        if placed { answer(turn) } else { Vec::new() }
+        if placed {
+            answer(turn);
+        }
     };
     std::thread::scope(|scope| {
         let follower = std::thread::Builder::new().name("accl-tune".into()).spawn_scoped(scope, follow);
@@ -141,10 +178,10 @@ fn take_turns(
         let (mut samples, mut first) = (Vec::with_capacity(SAMPLES), FIRST);
         while ready && samples.len() < SAMPLES && begin.elapsed() < FIGURE_LIMIT {
             sample(turn, first, &mut samples);
-            first += turns;
+            first += 2;
         }
         turn.pass(OVER);
-        let theirs = follower.join().map_err(|_| Error::internal("measuring ended early"))?;
-        Ok((!samples.is_empty()).then_some((samples, theirs)))
+        follower.join().map_err(|_| Error::internal("measuring ended early"))?;
+        Ok((!samples.is_empty()).then_some(samples))
     })
 }
