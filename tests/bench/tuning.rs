@@ -1,6 +1,7 @@
 //! How the library chooses, and what it measures for that.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::library::on_library;
 use crate::runs::*;
@@ -91,6 +92,23 @@ fn what_tune_writes_is_what_communicators_choose_by() {
     let stderr = text(&output.stderr);
     assert_eq!(code(&output), 4, "{stderr}");
     assert!(stderr.contains("line 2: handover is \"0 ns\", need a number from 1 to 1000000"), "{stderr}");
+}
+
+#[test]
+fn all_ranks_choose_by_what_rank_0_was_given() {
+    let file = scratch("tune-differs").join("slow");
+    std::fs::write(&file, "accl-tune 1\nhandover = 1000000 ns\n").unwrap();
+    let start = |rank: usize| {
+        let mut command = on_library("all_reduce -b 8 -e 1M -f 32 -n 1 --explain");
+        command.env("OMPI_COMM_WORLD_RANK", rank.to_string()).env("OMPI_COMM_WORLD_SIZE", "2");
+        spawn(command.env("ACCL_TUNE", if rank == 0 { file.to_str().unwrap() } else { "/nowhere/figures" }))
+    };
+    let outputs = [1, 0].map(start).map(|child| within(Duration::from_secs(60), child).0);
+    for output in &outputs {
+        let stderr = text(&output.stderr);
+        assert!(code(output) == 0 && !stderr.contains("in another way"), "{stderr}");
+    }
+    assert!(explanations(&outputs[1].stdout).iter().all(|(_, _, predicted, ..)| *predicted >= 1000.0));
 }
 
 #[test]

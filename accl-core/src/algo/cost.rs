@@ -79,8 +79,9 @@ const LINE_KIB: f64 = 64.0 / 1024.0;
 struct Volumes {
     /// Bytes that the busiest rank contributes.
     contributed: f64,
-    /// Bytes that the busiest rank needs of peers.
+    /// Bytes that the busiest rank needs of peers, and of how many.
     pulled: f64,
+    sources: f64,
     /// Bytes of result at the busiest rank.
     written: f64,
     /// Of those, what it copies from itself.
@@ -94,6 +95,7 @@ impl Volumes {
         let volumes = |contributed, pulled, written, own| Self {
             contributed: contributed * bytes,
             pulled: pulled * bytes,
+            sources: if matches!(kind, Collective::Broadcast | Collective::Scatter) { 1.0 } else { others },
             written: written * bytes,
             own: own * bytes,
         };
@@ -242,20 +244,19 @@ impl Model<'_> {
     }
 
     fn flat(&self) -> f64 {
-        let all = self.pulled(self.volumes.pulled, self.ranks() - 1.0, self.kind.reduces());
+        let all = self.pulled(self.volumes.pulled, self.kind.reduces());
         // One meeting to begin with, one to say that nobody reads any more.
         2.0 * self.meeting() + self.waves() * (all + self.copy(self.volumes.own))
     }
 
     fn owned(&self) -> f64 {
         let chunks = self.volumes.pulled / self.ranks();
-        let peers = self.ranks() - 1.0;
-        let work = self.pulled(chunks, peers, true) + self.pulled(chunks, peers, false);
+        let work = self.pulled(chunks, true) + self.pulled(chunks, false);
         3.0 * self.meeting() + self.waves() * work
     }
 
-    /// Getting `bytes` from so many peers, and folding or storing them.
-    fn pulled(&self, bytes: f64, peers: f64, folds: bool) -> f64 {
+    /// Getting `bytes` from all peers that have something, and folding or storing them.
+    fn pulled(&self, bytes: f64, folds: bool) -> f64 {
         let (machine, rows) = (self.machine, self.rows());
         // What is lent has usually just been written, and lies in its owner's cache.
         let fresh = ns(machine.dirty_read_bulk_ps_per_kib);
@@ -266,7 +267,8 @@ impl Model<'_> {
                 self.second_look() + work.max(kib(bytes) * fresh)
             }
             Pull::Kernel => {
-                let calls = peers * (bytes / peers / PIECE_BYTES).ceil().max(1.0);
+                let sources = self.volumes.sources;
+                let calls = sources * (bytes / sources / PIECE_BYTES).ceil().max(1.0);
                 let read = kib(bytes) * self.remote_rate().at(rows, machine).max(fresh);
                 calls * ns(machine.remote_call_ps) + read + fold
             }
@@ -331,7 +333,8 @@ impl Thresholds {
         let time = |way, bytes| predict(way, kind, shape, bytes, machine);
         let lent = |bytes| time(Way::LentFlat, bytes).min(time(Way::LentOwned, bytes));
         let most = |holds: &dyn Fn(usize) -> bool| sizes().take_while(|bytes| holds(*bytes)).last();
-        let flat = most(&|bytes| time(Way::LentFlat, bytes) <= time(Way::LentOwned, bytes)).unwrap_or(0);
+        let flat_holds = |bytes| time(Way::LentFlat, bytes) <= time(Way::LentOwned, bytes);
+        let flat = if kind == Collective::AllReduce { most(&flat_holds).unwrap_or(0) } else { usize::MAX };
         let streams = |bytes: &usize| {
             let volumes = Volumes::of(kind, shape.ranks, *bytes);
             let (cached, streaming) = Model { kind, shape, bytes: *bytes, volumes, machine }.stores();

@@ -76,7 +76,12 @@ pub fn read(path: &Path) -> Result<Machine> {
     // Without waiting: what stands there may be a pipe.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
     let mut text = String::new();
-    file.take(MOST_FILE_BYTES).read_to_string(&mut text).map_err(unreadable)?;
+    let bytes = file.take(MOST_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if bytes as u64 > MOST_FILE_BYTES {
+        let text =
+            format!("{} is longer than {MOST_FILE_BYTES} bytes; a file of figures is not", path.display());
+        return Err(Error::argument(text));
+    }
     Machine::parse(&text).map_err(|error| error.within(path.display()))
 }
 
@@ -210,7 +215,8 @@ mod tests {
         let error = machine(path.to_str().unwrap()).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         assert!(error.text().contains("line 2: handover is \"-3 ns\", need a number from 1"), "{error}");
-        assert!(machine("/").is_err() && machine("/dev/zero").is_err());
+        assert!(machine("/").is_err() && machine("/dev/null").is_err());
+        assert!(machine("/dev/zero").unwrap_err().text().contains("is longer than 65536 bytes"));
         assert_eq!(machine("off").unwrap(), Machine::default());
     }
 

@@ -51,6 +51,14 @@ pub(crate) struct Explained {
     pub(crate) predicted_us: f64,
 }
 
+impl Explained {
+    /// Whether two ranks say the same; numbers may lose their last digits on the way.
+    pub(crate) fn agrees(&self, other: &Self) -> bool {
+        let (left, right) = (self.predicted_us, other.predicted_us);
+        self.way == other.way && (left - right).abs() <= 1e-9 * left.max(right)
+    }
+}
+
 /// A row of the table, as one rank sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CaseReport {
