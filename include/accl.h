@@ -3,6 +3,8 @@
  *
  * Host streams make calls in host memory asynchronous: operations given the same stream run one after the other,
  * in the order of the calls, while the program goes on. Pass a host stream wherever nccl.h wants a cudaStream_t.
+ *
+ * acclExplain() and acclTune() are for tools: how a call is carried out, and the figures by which that is chosen.
  */
 #ifndef ACCL_H_
 #define ACCL_H_
@@ -28,6 +30,19 @@ ncclResult_t acclStreamQuery(cudaStream_t stream);
 
 /* Waits as acclStreamSynchronize() does, then frees the stream. NULL is no error. */
 ncclResult_t acclStreamDestroy(cudaStream_t stream);
+
+/* Says what a call would do, without doing it: a local question, which no peer needs to ask as well. `operation` is
+ * allreduce, reduce, broadcast, allgather, reducescatter, alltoall, gather or scatter; `count` and `datatype` are those of
+ * the call. `way` gets a name of at most 31 characters, and its end, cut at `way_bytes`: copied, lent-flat, lent-owned, ring, tree,
+ * rd, alone (one rank) or nothing (no elements). `predicted_ns` gets the nanoseconds that it should take by the figures of
+ * the machine (docs/tuning.md). A pointer is NULL, or an argument unknown: ncclInvalidArgument. */
+ncclResult_t acclExplain(ncclComm_t comm, const char *operation, size_t count, ncclDataType_t datatype, char *way,
+                         size_t way_bytes, double *predicted_ns);
+
+/* Measures the figures of this machine, in half a second and with 200 MB of memory, best while nothing else runs; then
+ * writes them to the file `path`. NULL: where communicators look for them until the machine is started anew. "": nowhere.
+ * `text`, unless it is NULL, gets what was written, and its end, cut at `text_bytes` (16 KiB are enough). */
+ncclResult_t acclTune(const char *path, char *text, size_t text_bytes);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -29,8 +29,14 @@ const NAMES: &str = "
     ResetDebugInit Scatter ScatterConfig Send SetEncryption Signal TeamCft TeamCftMultimem TeamLsa
     TeamRail TeamRankToLsa TeamRankToWorld TeamWorld WaitSignal WinGetUserPtr";
 
-const STREAMS: [&str; 4] =
-    ["acclStreamCreate", "acclStreamDestroy", "acclStreamQuery", "acclStreamSynchronize"];
+const EXTENSIONS: [&str; 6] = [
+    "acclExplain",
+    "acclStreamCreate",
+    "acclStreamDestroy",
+    "acclStreamQuery",
+    "acclStreamSynchronize",
+    "acclTune",
+];
 
 const LIBRARIES: [(&str, &str); 3] =
     [("libaccl.so", "libaccl.so"), ("libnccl.so", "libnccl.so.2"), ("libpccl.so", "libpccl.so.2")];
@@ -55,7 +61,7 @@ fn the_libraries_export_the_interface_and_nothing_else() {
     let names: Vec<_> = NAMES.split_whitespace().collect();
     assert_eq!(names.len(), 96);
     let twins = names.iter().flat_map(|name| [format!("nccl{name}"), format!("pnccl{name}")]);
-    let wanted: BTreeSet<_> = twins.chain(STREAMS.map(str::to_owned)).collect();
+    let wanted: BTreeSet<_> = twins.chain(EXTENSIONS.map(str::to_owned)).collect();
     for (file, _) in LIBRARIES {
         let found = exported(&support::libraries().join(file));
         let missing: Vec<_> = wanted.difference(&found).collect();

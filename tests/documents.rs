@@ -7,6 +7,7 @@
 mod support;
 
 use accl_core::config::{Kind, SETTINGS};
+use accl_core::topo::{FIGURES, Figure, Unit};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -88,6 +89,22 @@ fn the_table_of_settings_is_the_sources() {
     let table = rows.join("\n");
     let found: Vec<_> = text.lines().filter(|line| line.starts_with("| `")).collect();
     assert!(found == rows, "the table of {} should be:\n{table}", Path::new("docs/settings.md").display());
+}
+
+#[test]
+fn the_table_of_figures_is_the_sources() {
+    let text = std::fs::read_to_string(support::root().join("docs/tuning.md")).unwrap();
+    let row =
+        |figure: &Figure| format!("| `{}` | {} | {} |", figure.name, figure.unit.name(), figure.meaning);
+    let rows: Vec<_> = FIGURES.iter().map(row).collect();
+    let (_, table) = text.split_once("## What the figures mean").unwrap();
+    let (table, _) = table.split_once("## ").unwrap();
+    let found: Vec<_> = table.lines().filter(|line| line.starts_with("| `")).collect();
+    assert!(found == rows, "the table of docs/tuning.md should be:\n{}", rows.join("\n"));
+    for unit in [Unit::Time, Unit::Kib] {
+        let range = unit.range();
+        assert!(text.contains(&format!("{} to {}", range.start(), range.end())), "{range:?}");
+    }
 }
 
 fn row(setting: &accl_core::config::Setting) -> String {

@@ -8,17 +8,19 @@
 use crate::ErrorKind;
 use crate::bootstrap::{UniqueId, wire};
 use crate::config::{AlgorithmRules, Settings, Source};
+use crate::topo::Machine;
 use crate::types::Collective;
 
 /// A fuzz target: its name, which is that of its file and of its corpus, and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     ("bootstrap_message", bootstrap_message),
     ("unique_id", unique_id),
     ("settings_file", settings_file),
     ("algorithm_rules", algorithm_rules),
+    ("tune_file", tune_file),
 ];
 
 /// A stream of frames, read as a stranger's and as a member's.
@@ -89,5 +91,20 @@ pub fn algorithm_rules(data: &[u8]) {
     for kind in (0..=u8::MAX).filter_map(Collective::from_code) {
         let allowed = ["direct", "ring", "tree", "rd"].map(|algorithm| rules.allow(kind, algorithm));
         assert!(!rules.is_open(kind) || allowed == [true; 4], "{kind} is open and {allowed:?} are allowed");
+    }
+}
+
+/// A file of figures of the machine.
+pub fn tune_file(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Machine::parse(text) {
+        Ok(machine) => {
+            assert_eq!(Machine::from_words(machine.words()), Some(machine), "figures that can be true");
+            assert_eq!(Machine::parse(&machine.to_text()), Ok(machine));
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.text().starts_with("line "), "the line is named: {error}");
+        }
     }
 }

@@ -38,6 +38,8 @@ pub mod transport;
 
 #[cfg(not(loom))]
 pub mod engine;
+#[cfg(not(loom))]
+pub mod tune;
 
 #[cfg(not(loom))]
 pub mod comm;

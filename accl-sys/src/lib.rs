@@ -29,5 +29,6 @@ pub mod properties;
 pub mod reduce_op;
 pub mod slab;
 pub mod streams;
+pub mod tuning;
 pub mod unsupported;
 pub mod windows;

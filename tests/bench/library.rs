@@ -6,7 +6,7 @@ use crate::runs::*;
 use crate::support;
 
 /// The bench on the library of this build.
-fn on_library(words: &str) -> Command {
+pub(crate) fn on_library(words: &str) -> Command {
     let mut command = bench(words);
     command.arg("--lib").arg(support::libraries().join("libnccl.so.2"));
     command

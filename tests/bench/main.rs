@@ -11,4 +11,5 @@ mod library;
 mod runs;
 #[path = "../support/mod.rs"]
 mod support;
+mod tuning;
 mod verdicts;

@@ -41,6 +41,25 @@ static void life(void) {
   RETURNS(ncclInvalidArgument, ncclCommCount((ncclComm_t)(void *)((uintptr_t)aborted + 8), &number));
 }
 
+/* What a call would do, in as much room as there is. */
+static void explanations(ncclComm_t comm) {
+  char way[32];
+  double ns = -1;
+  memset(way, 'x', sizeof way);
+  WORKS(acclExplain(comm, "allreduce", 1 << 20, ncclFloat, way, sizeof way, &ns));
+  CHECK(strcmp(way, "alone") == 0 && ns > 0);
+  WORKS(acclExplain(comm, "Broadcast", 0, ncclInt8, way, 4, &ns));
+  CHECK(strcmp(way, "not") == 0 && way[4] == 'e' && ns == 0);
+  RETURNS(ncclInvalidArgument, acclExplain(NULL, "allreduce", 1, ncclFloat, way, sizeof way, &ns));
+  RETURNS(ncclInvalidArgument, acclExplain(comm, NULL, 1, ncclFloat, way, sizeof way, &ns));
+  RETURNS(ncclInvalidArgument, acclExplain(comm, "allreduce", 1, (ncclDataType_t)99, way, sizeof way, &ns));
+  RETURNS(ncclInvalidArgument, acclExplain(comm, "allreduce", 1, ncclFloat, NULL, sizeof way, &ns));
+  RETURNS(ncclInvalidArgument, acclExplain(comm, "allreduce", 1, ncclFloat, way, 0, &ns));
+  RETURNS(ncclInvalidArgument, acclExplain(comm, "allreduce", 1, ncclFloat, way, sizeof way, NULL));
+  RETURNS(ncclInvalidArgument, acclExplain(comm, "sendrecv", 1, ncclFloat, way, sizeof way, &ns));
+  CHECK(strstr(ncclGetLastError(NULL), "\"sendrecv\"; there are allreduce, reduce") != NULL);
+}
+
 static void properties(ncclComm_t comm) {
   static const struct { unsigned int version; size_t end; } clients[] = {
       {22902, 40}, {22907, 56}, {23007, 56}, {23102, 144}, {23203, 152}};
@@ -187,6 +206,7 @@ int main(void) {
   config.commName = "alone";
   life();
   ncclComm_t comm = make(&config);
+  explanations(comm);
   properties(comm);
   refusals(comm);
   windows(comm);

@@ -90,6 +90,20 @@ static void streams(void) {
   WORKS(acclStreamDestroy(NULL));
 }
 
+/* Measuring, without and with room for what it found. */
+static void tuning(void) {
+  char text[16 << 10];
+  memset(text, 'x', sizeof text);
+  WORKS(acclTune("", NULL, 0));
+  WORKS(acclTune("", text, 12));
+  CHECK(strcmp(text, "accl-tune 1") == 0 && text[12] == 'x');
+  WORKS(acclTune("", text, sizeof text));
+  CHECK(strstr(text, "\nhandover = ") != NULL && strstr(text, "\n# not written\n") != NULL);
+  RETURNS(ncclInvalidArgument, acclTune("", text, 0));
+  RETURNS(ncclSystemError, acclTune("/proc/nowhere/figures", text, sizeof text));
+  CHECK(strstr(ncclGetLastError(NULL), "cannot write /proc/nowhere/figures") != NULL);
+}
+
 static void memory(void) {
   void *memory = NULL;
   WORKS(ncclMemAlloc(&memory, 100000));
@@ -125,6 +139,7 @@ int main(void) {
   texts();
   groups();
   streams();
+  tuning();
   memory();
   configurations();
   return 0;

@@ -4,6 +4,7 @@
 //! at once. All sizes here are counted in elements.
 
 mod chunk;
+mod cost;
 mod direct;
 mod plan;
 mod reading;
@@ -15,6 +16,7 @@ mod tree;
 #[cfg(test)]
 mod check;
 
+pub use cost::{BOARD_MOST_BYTES, Pull, Shape, Thresholds, Way, predict, sizes};
 pub use plan::{Buffer, Operand, Plan, Span, Step};
 pub use reading::Folding;
 pub use select::{Algorithm, Choice, Facts, select};

@@ -1,9 +1,14 @@
 //! Which algorithm serves a call.
 
-use super::{Folding, Request};
+use super::Folding;
+#[cfg(test)]
+use super::cost::Pull;
+use super::cost::{BOARD_MOST_BYTES, Shape, Thresholds, Way, predict};
 use crate::config::{AlgorithmRules, Settings};
 use crate::error::{Error, Result};
+use crate::topo::Machine;
 use crate::types::Collective;
+use parking_lot::Mutex;
 
 /// The algorithms that have plans.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,17 +73,49 @@ pub enum Choice {
 pub struct Facts {
     /// The algorithm for each kind, as the settings leave it; none if they leave none.
     routes: [Option<Algorithm>; Collective::ALL.len()],
-    exchange_bytes: usize,
+    /// Where one way becomes better than another, for each kind.
+    thresholds: [Thresholds; Collective::ALL.len()],
+    shape: Shape,
+    machine: Machine,
 }
 
 impl Facts {
-    /// The facts that settings give; `board_bytes` is the most that a rank can post.
-    pub fn of(settings: &Settings, board_bytes: usize) -> Self {
+    /// The facts that settings give for ranks of this shape, on a machine of these figures.
+    pub fn of(settings: &Settings, shape: Shape, machine: &Machine) -> Self {
         let routes = Collective::ALL.map(|kind| {
             let open = kind == Collective::Split || settings.deterministic;
             if open { Some(Algorithm::Direct) } else { route(kind, &settings.algorithms) }
         });
-        Self { routes, exchange_bytes: settings.exchange_bytes.min(board_bytes) }
+        let mut thresholds = best_thresholds(shape, machine);
+        for (kind, of_kind) in Collective::ALL.into_iter().zip(&mut thresholds) {
+            let board_bytes = BOARD_MOST_BYTES / contributed_blocks(kind, shape.ranks);
+            if let Some(bytes) = settings.exchange_bytes {
+                of_kind.copied_most_bytes = (bytes / contributed_blocks(kind, shape.ranks)).min(board_bytes);
+            }
+            if let Some(bytes) = settings.flat_bytes.filter(|_| kind == Collective::AllReduce) {
+                of_kind.flat_most_bytes = bytes;
+            }
+            if let Some(bytes) = settings.stream_bytes {
+                of_kind.streaming_least_bytes = bytes;
+            }
+        }
+        Self { routes, thresholds, shape, machine: *machine }
+    }
+
+    /// Who takes part.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The facts without settings, of two ranks on a machine that nobody has measured.
+    #[cfg(test)]
+    pub(crate) fn for_tests(settings: &Settings) -> Self {
+        Self::of(settings, Shape { ranks: 2, cpus: 2, pull: Pull::InPlace }, &Machine::default())
+    }
+
+    /// How long a call of `bytes` should take that goes `way`; nanoseconds.
+    pub fn predict(&self, way: Way, kind: Collective, bytes: usize) -> f64 {
+        predict(way, kind, self.shape, bytes, &self.machine)
     }
 
     /// An error if the settings leave no algorithm for `kind`.
@@ -109,21 +146,46 @@ impl Facts {
         matches!(select(kind, ranks, count_elems, element_bytes, self), Ok(Choice::Exchange))
     }
 
-    /// Who folds in an AllReduce that is read in place, where no rank's call is in place. Two ranks read as many bytes
-    /// either way, and one of them waits once less.
-    pub fn folding(&self, request: &Request) -> Folding {
-        if request.ranks == 2 { Folding::Everyone } else { Folding::Owner }
+    /// Who folds in a call of `bytes` that is read in place, where no rank's call is in place.
+    pub fn folding(&self, kind: Collective, bytes: usize) -> Folding {
+        if bytes <= self.thresholds[kind.index()].flat_most_bytes {
+            Folding::Everyone
+        } else {
+            Folding::Owner
+        }
+    }
+
+    /// True if results of a call of `bytes` are stored past the caches.
+    pub fn streams(&self, kind: Collective, bytes: usize) -> bool {
+        bytes >= self.thresholds[kind.index()].streaming_least_bytes
     }
 }
 
-/// Bytes that the busiest rank contributes.
+/// The thresholds of a shape on a machine, for each kind. Searching takes a while, and communicators of a process are
+/// mostly alike, so a few answers are kept.
+fn best_thresholds(shape: Shape, machine: &Machine) -> [Thresholds; Collective::ALL.len()] {
+    const KEPT: usize = 16;
+    static ANSWERS: Mutex<Vec<(Shape, Machine, [Thresholds; Collective::ALL.len()])>> =
+        Mutex::new(Vec::new());
+    let mut answers = ANSWERS.lock();
+    if let Some((.., found)) = answers.iter().find(|(of, on, _)| *of == shape && on == machine) {
+        return *found;
+    }
+    let found = Collective::ALL.map(|kind| Thresholds::of(kind, shape, machine));
+    if answers.len() == KEPT {
+        answers.remove(0);
+    }
+    answers.push((shape, *machine, found));
+    found
+}
+
+/// Blocks of the call's count that the busiest rank contributes.
 #[inline]
-fn contribution_bytes(kind: Collective, ranks: usize, count_elems: usize, element_bytes: usize) -> usize {
-    let blocks = match kind {
+fn contributed_blocks(kind: Collective, ranks: usize) -> usize {
+    match kind {
         Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => ranks,
         _ => 1,
-    };
-    count_elems.saturating_mul(element_bytes).saturating_mul(blocks)
+    }
 }
 
 /// The choice for a call. All ranks must come to the same one, so it depends on nothing that differs between
@@ -140,7 +202,7 @@ pub fn select(
         return Ok(Choice::Planned(Algorithm::Direct));
     }
     let route = facts.route(kind)?;
-    let small = contribution_bytes(kind, ranks, count_elems, element_bytes) <= facts.exchange_bytes;
+    let small = count_elems * element_bytes <= facts.thresholds[kind.index()].copied_most_bytes;
     Ok(match route {
         Algorithm::Direct if small => Choice::Exchange,
         Algorithm::Direct => Choice::Reading,

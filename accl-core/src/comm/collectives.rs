@@ -241,7 +241,7 @@ impl Communicator {
 }
 
 #[inline]
-fn bytes_of(count_elems: usize, dtype: DataType) -> Result<usize> {
+pub(super) fn bytes_of(count_elems: usize, dtype: DataType) -> Result<usize> {
     count_elems.checked_mul(dtype.size_bytes()).filter(|bytes| fits(*bytes)).ok_or_else(|| {
         Error::argument(format!(
             "{count_elems} elements of {dtype} are more bytes than the address space has"

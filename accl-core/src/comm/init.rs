@@ -2,7 +2,7 @@
 
 use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
-use crate::algo::Facts;
+use crate::algo::{Facts, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::{Debug, Settings};
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
@@ -11,8 +11,9 @@ use crate::os::cpu;
 use crate::os::process::Watch;
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
-use crate::topo::{Place, probe_word};
-use crate::transport::shm::{Arena, BOARD_BYTES, RankState, Reach, can_read};
+use crate::topo::{Machine, Place, probe_word};
+use crate::transport::shm::{Arena, RankState, Reach, can_read};
+use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -118,14 +119,16 @@ impl Communicator {
         give_up: &dyn Fn() -> Result<()>,
     ) -> Result<Prepared> {
         let watches = watch(peers)?;
+        let machine = || tune::machine(&settings.tune);
         if peers.len() == 1 {
-            return Ok(Prepared { rank: self.rank(), sharing: None, watches });
+            return Ok(Prepared { rank: self.rank(), sharing: None, machine: machine()?, watches });
         }
-        let sharing = share_memory(peers, secret, !settings.shm_disable, give_up)?;
+        let sharing = share_memory(peers, secret, !settings.shm_disable, &machine, give_up)?;
         let block = sharing.arena.block(self.rank());
         block.probe().store(std::ptr::from_ref(probe_word()?) as u64, Ordering::Release);
         block.set_state(RankState::Present);
-        Ok(Prepared { rank: self.rank(), sharing: Some(sharing), watches })
+        let machine = sharing.arena.machine();
+        Ok(Prepared { rank: self.rank(), sharing: Some(sharing), machine, watches })
     }
 
     /// Takes the seat, once all ranks have prepared.
@@ -136,10 +139,15 @@ impl Communicator {
         secret: Secret,
         settings: &Settings,
     ) -> Result<()> {
-        let facts = Facts::of(settings, BOARD_BYTES);
         let watches = std::mem::take(&mut prepared.watches);
         let arena = prepared.sharing.take().map(|sharing| sharing.arena);
         let here = Place::here()?;
+        // All ranks must come to the same: what they can read of each other, they learn with the first calls only.
+        let together = peers.iter().all(|peer| peer.place.shares_process(&here));
+        let pull = if together { Pull::InPlace } else { Pull::of_processes(settings.cross_memory) };
+        let cpus = arena.as_ref().map_or(1, |arena| arena.cpus());
+        let shape = Shape { ranks: self.ranks(), cpus, pull };
+        let facts = Facts::of(settings, shape, &prepared.machine);
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
                 (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], &here, settings)).collect();
@@ -182,6 +190,8 @@ pub(super) struct Prepared {
     rank: usize,
     /// None for a rank alone.
     sharing: Option<Sharing>,
+    /// The figures that choices are made by.
+    machine: Machine,
     watches: Vec<Peer>,
 }
 

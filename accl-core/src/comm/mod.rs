@@ -4,6 +4,7 @@
 //! one communicator take turns; different communicators are independent of each other.
 
 mod collectives;
+mod explain;
 pub mod group;
 mod init;
 mod life;
@@ -12,6 +13,7 @@ mod share;
 mod split;
 
 pub use crate::engine::{Operator, Scale as ScalarSource};
+pub use explain::Explanation;
 pub use split::SplitDone;
 
 use crate::algo::Facts;

@@ -2,7 +2,8 @@
 
 use crate::bootstrap::{Offer, PeerRecord, Secret, Token, fetch};
 use crate::error::{Error, Result};
-use crate::topo::Place;
+use crate::os::cpu;
+use crate::topo::{Machine, Place};
 use crate::transport::shm::Arena;
 use crate::transport::{mem, shm};
 use parking_lot::Mutex;
@@ -22,11 +23,13 @@ type Slot = Arc<Mutex<Weak<Arena>>>;
 /// The arenas of this process: ranks that are threads of it map the memory once.
 static ARENAS: Mutex<Option<HashMap<Token, Slot>>> = Mutex::new(None);
 
-/// The arena of `peers`, of which this rank is one; `secret` is theirs alone.
+/// The arena of `peers`, of which this rank is one; `secret` is theirs alone. Whoever makes it asks for the figures of
+/// the `machine`, and says them to all.
 pub(super) fn share_memory(
     peers: &[PeerRecord],
     secret: Secret,
     allowed: bool,
+    machine: &dyn Fn() -> Result<Machine>,
     give_up: &dyn Fn() -> Result<()>,
 ) -> Result<Sharing> {
     let secret = secret.derive(b"arena");
@@ -41,9 +44,12 @@ pub(super) fn share_memory(
         return Ok(Sharing { arena, _offer: None });
     }
     let sharing = if alone {
-        Sharing { arena: mem::arena(peers.len())?, _offer: None }
+        let arena = mem::arena(peers.len())?;
+        arena.set_machine(&machine()?, cpu::shared_cores());
+        Sharing { arena, _offer: None }
     } else if peers[0].place.shares_process(&here) {
         let (arena, file) = shm::create(peers.len())?;
+        arena.set_machine(&machine()?, cpu::shared_cores());
         Sharing { arena, _offer: Some(Offer::new(secret, file)?) }
     } else {
         let file = fetch(&peers[0].service, secret, give_up)?;

@@ -104,7 +104,8 @@ pub(super) fn check_protocols(text: &str) -> Result<()> {
     Ok(())
 }
 
-fn operation_of(name: &str) -> Result<Collective> {
+/// The operation that has this name in settings, in any case.
+pub fn operation_of(name: &str) -> Result<Collective> {
     let lower = name.to_ascii_lowercase();
     [
         ("allreduce", Collective::AllReduce),
@@ -119,7 +120,7 @@ fn operation_of(name: &str) -> Result<Collective> {
     ]
     .into_iter()
     .find_map(|(known, kind)| (known == lower).then_some(kind))
-    .ok_or_else(|| Error::argument(format!("unknown operation {name:?} before a colon")))
+    .ok_or_else(|| Error::argument(format!("unknown operation {name:?}; there are allreduce, reduce, broadcast, allgather, reducescatter, alltoall, gather, scatter")))
 }
 
 #[cfg(test)]

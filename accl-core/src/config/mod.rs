@@ -8,8 +8,8 @@ mod algorithms;
 mod source;
 mod table;
 
-pub use algorithms::{AlgorithmRule, AlgorithmRules};
-pub use source::{Origin, Source};
+pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
+pub use source::{Origin, Source, cache_directory};
 pub use table::{Kind, SETTINGS, Setting};
 
 use crate::error::Result;
@@ -32,8 +32,13 @@ pub struct Settings {
     pub shm_disable: bool,
     /// `CROSS_MEMORY`: read a peer process's memory directly where the kernel allows.
     pub cross_memory: bool,
-    /// `EXCHANGE_BYTES`: up to how many bytes of contribution an operation takes the one-step path.
-    pub exchange_bytes: usize,
+    /// `EXCHANGE_BYTES`: up to how many bytes of contribution an operation takes the one-step path, if that is not
+    /// left to the model.
+    pub exchange_bytes: Option<usize>,
+    /// `FLAT_BYTES`: up to how many bytes every rank folds all of an AllReduce; the same.
+    pub flat_bytes: Option<usize>,
+    /// `STREAM_BYTES`: from how many bytes on results are stored past the caches; the same.
+    pub stream_bytes: Option<usize>,
     /// `SEGMENT_BYTES`: how much a pipeline moves at once, rounded down to a power of two.
     pub segment_bytes: usize,
     /// `COMM_BLOCKING`: overrides a communicator's own choice.
@@ -42,6 +47,8 @@ pub struct Settings {
     pub local_register: bool,
     /// `DEBUG`: how much is said on standard error.
     pub debug: Debug,
+    /// `TUNE`: where the figures of the machine come from; `tune::machine` knows the grammar.
+    pub tune: String,
 }
 
 /// How much is said on standard error besides warnings about waits.
@@ -74,11 +81,14 @@ impl Settings {
             warn_after: source.seconds("WARN_AFTER")?,
             shm_disable: source.switch("SHM_DISABLE")?,
             cross_memory: source.switch("CROSS_MEMORY")?,
-            exchange_bytes: source.bytes("EXCHANGE_BYTES")?,
+            exchange_bytes: source.optional_bytes("EXCHANGE_BYTES")?,
+            flat_bytes: source.optional_bytes("FLAT_BYTES")?,
+            stream_bytes: source.optional_bytes("STREAM_BYTES")?,
             segment_bytes: 1 << source.bytes("SEGMENT_BYTES")?.clamp(64, 1 << 30).ilog2(),
             comm_blocking: source.optional_switch("COMM_BLOCKING")?,
             local_register: source.switch("LOCAL_REGISTER")?,
             debug: debug_of(&source.text("DEBUG")),
+            tune: source.text("TUNE"),
         })
     }
 }

@@ -4,6 +4,7 @@ use super::table::{SETTINGS, Setting};
 use crate::error::{Error, Result};
 use crate::os::process;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Who set a value.
@@ -21,6 +22,12 @@ pub enum Origin {
 #[derive(Debug, Default)]
 pub struct Source {
     values: HashMap<String, (String, Origin)>,
+}
+
+/// Where this user's programs keep what can be made again: `$XDG_CACHE_HOME`, else `~/.cache`.
+pub fn cache_directory() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
 }
 
 const PREFIXES: [&str; 3] = ["ACCL_", "PCCL_", "NCCL_"];
@@ -122,6 +129,10 @@ impl Source {
         duration.map(Some).ok_or_else(|| {
             self.explain(name, &Error::argument("need a number of seconds up to 10^9, 0 for none"))
         })
+    }
+
+    pub(super) fn optional_bytes(&self, name: &str) -> Result<Option<usize>> {
+        if self.text(name).is_empty() { Ok(None) } else { self.bytes(name).map(Some) }
     }
 
     pub(super) fn bytes(&self, name: &str) -> Result<usize> {

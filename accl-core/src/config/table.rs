@@ -60,8 +60,14 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "EXCHANGE_BYTES",
         Kind::Bytes,
-        "16K",
-        "up to how many bytes per rank an operation takes the one-step path (at most 16K)",
+        "",
+        "up to how many bytes per rank an operation takes the one-step path (at most 16K); unset: as the model says",
+    ),
+    setting(
+        "FLAT_BYTES",
+        Kind::Bytes,
+        "",
+        "up to how many bytes every rank reduces all of an allreduce by itself; unset: as the model says",
     ),
     setting("INIT_TIMEOUT", Kind::Seconds, "300", "how long a new communicator waits for its ranks to come"),
     setting(
@@ -83,7 +89,19 @@ pub const SETTINGS: &[Setting] = &[
         "how many bytes a pipeline moves at once (a power of two from 64 to 1G)",
     ),
     setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
+    setting(
+        "STREAM_BYTES",
+        Kind::Bytes,
+        "",
+        "from how many bytes on results are stored past the caches; unset: as the model says",
+    ),
     setting("TIMEOUT", Kind::Seconds, "0", "how long an operation may stand still before it fails"),
+    setting(
+        "TUNE",
+        Kind::Text,
+        "",
+        "figures of the machine that choices are made by: a file; off; measure (once); unset: this boot's, if measured",
+    ),
     setting(
         "WARN_AFTER",
         Kind::Seconds,

@@ -222,8 +222,8 @@ impl CollectiveOp {
         if !self.runner.has_plan() {
             let mut plan = std::mem::take(&mut endpoint.plan);
             self.plan(endpoint, &mut plan)?;
-            let output = self.call.output_elems(self.ranks, endpoint.rank) * self.call.dtype.size_bytes();
-            let streaming = output >= endpoint.facts.streaming_bytes();
+            let bytes = self.call.count_elems * self.call.dtype.size_bytes();
+            let streaming = endpoint.facts.streams(self.call.kind, bytes);
             self.runner.start(plan, self.reduction.accumulator_bytes(), streaming, endpoint);
         }
         let mut runner = std::mem::take(&mut self.runner);
@@ -249,7 +249,8 @@ impl CollectiveOp {
         if self.call.kind != Collective::AllReduce {
             return Ok(Folding::Owner);
         }
-        let wanted = endpoint.facts.folding(request);
+        let bytes = request.count_elems * self.call.dtype.size_bytes();
+        let wanted = endpoint.facts.folding(request.kind, bytes);
         let board = &endpoint.fabric()?.board;
         let in_place = |rank| board.offer(rank, self.sequence).flags & IN_PLACE != 0;
         Ok(if (0..self.ranks).any(in_place) { Folding::Owner } else { wanted })

@@ -321,7 +321,7 @@ mod tests {
     use crate::engine::{Fabric, Limits, Peer};
     use crate::memory::Scratch;
     use crate::sync::wait::Patience;
-    use crate::transport::shm::{BOARD_BYTES, Lane, Reach, RingReceiver};
+    use crate::transport::shm::{Lane, Reach, RingReceiver};
     use crate::transport::{Receiver, mem};
     use std::time::Duration;
 
@@ -331,7 +331,7 @@ mod tests {
         let reach = [Reach::SameProcess; 2];
         let (fabric, peers_fabric) = (Fabric::new(&arena, 0, &reach), Fabric::new(&arena, 1, &reach));
         let settings = Settings::from_source(&Source::of_pairs(&[])).unwrap();
-        let endpoint = Endpoint::new(0, 2, Some(fabric), Facts::of(&settings, BOARD_BYTES), 1 << 18);
+        let endpoint = Endpoint::new(0, 2, Some(fabric), Facts::for_tests(&settings), 1 << 18);
         let patience = Patience::for_ranks(2, 1);
         let limits = Limits { timeout: Some(Duration::from_millis(50)), warn_after: None, patience };
         let peers = (0..2).map(|_| Peer { pid: 1, watch: None }).collect();

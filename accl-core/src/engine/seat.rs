@@ -224,7 +224,7 @@ mod tests {
     fn a_failure_that_nobody_finished_telling_keeps_no_peer_waiting() {
         let arena = mem::arena(2).unwrap();
         let fabric = Fabric::new(&arena, 0, &[Reach::SameProcess; 2]);
-        let facts = Facts::of(&Settings::load().unwrap(), 0);
+        let facts = Facts::for_tests(&Settings::load().unwrap());
         let endpoint = Endpoint::new(0, 2, Some(fabric), facts, 4096);
         let limits = Limits { timeout: None, warn_after: None, patience: Patience::for_ranks(2, 2) };
         let seat = Seat::new(0, endpoint, Some(arena.clone()), Vec::new(), limits);

@@ -1,4 +1,8 @@
-//! Who sits where: what one process says of itself, and which ranks share a host.
+//! Who sits where: what one process says of itself, which ranks share a host, and what the machine is like.
+
+mod machine;
+
+pub use machine::{FIGURES, Figure, Machine, Unit};
 
 use crate::os::{process, random};
 use crate::sync::prim::{AtomicU64, Ordering};
@@ -83,7 +87,7 @@ pub fn probe_word() -> Result<&'static AtomicU64> {
 }
 
 /// A hash of the kernel's boot identity, the same for all where `/proc` does not show one.
-fn boot_identity() -> Result<u64> {
+pub fn boot_identity() -> Result<u64> {
     const FILE: &str = "/proc/sys/kernel/random/boot_id";
     let text = match std::fs::read_to_string(FILE) {
         Err(error) if process::lacks_resources(&error) => {

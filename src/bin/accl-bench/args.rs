@@ -14,7 +14,7 @@ use crate::test::Test;
 #[command(name = "accl-bench", version, disable_help_flag = true, disable_version_flag = true, after_long_help = crate::help::AFTER)]
 #[command(after_help = "--help explains every column, unit, formula, exit code and variable.")]
 pub(crate) struct Arguments {
-    /// The test, with or without _perf; not needed when the program is called by such a name.
+    /// The test, with or without _perf; not needed when the program is called by such a name. Or: tune.
     pub(crate) test: Option<String>,
 
     /// Print help (-h: in short).
@@ -133,6 +133,15 @@ pub(crate) struct Arguments {
     /// Take buffers from ncclMemAlloc instead of plain memory.
     #[arg(long)]
     pub(crate) mem_alloc: bool,
+    /// Under each row: the way that the library chooses for it, predicted and measured time.
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// With tune: write to this file instead of the cache of this boot.
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub(crate) output: Option<PathBuf>,
+    /// With tune: measure and print, write nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// Leave out the closing comparison with a memory copy.
     #[arg(short = 'q', long)]
     pub(crate) quiet: bool,
@@ -170,6 +179,11 @@ impl Settings {
                 .ok_or_else(|| Failure::usage(format!("there is no test \"{name}\"; --list shows all")))?,
             (None, None) => return Err(Failure::usage("which test? --list shows all, --help explains")),
         };
+        if args.output.is_some() || args.dry_run {
+            return Err(Failure::usage(
+                "--output and --dry-run go with tune; files of results are -J, --csv, --plot",
+            ));
+        }
         check_numbers(&args)?;
         refuse_devices(&args)?;
         let step = match args.stepfactor {
@@ -353,6 +367,8 @@ mod tests {
             "all_reduce -T 0",
             "all_reduce -I -K 20",
             "all_reduce -g 999999999999",
+            "all_reduce --dry-run",
+            "all_reduce --output x",
         ] {
             assert_eq!(settings(line).unwrap_err().code, crate::failure::Exit::Usage, "{line}");
         }

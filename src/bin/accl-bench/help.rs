@@ -7,6 +7,8 @@ EXAMPLES
   mpirun -n 4 accl-bench all_reduce                joins the ranks that a launcher has started
   accl-bench all_reduce -g 2 --lib ./libnccl.so.2  measures another library
   all_reduce_perf -g 2                             a link by nccl-tests' name runs that test
+  accl-bench all_reduce -g 2 -b 8 -e 1M -f 2 --explain   how the library carries out each size
+  accl-bench tune                                  measures this machine for the library's choices
 
 RANKS
   No launcher and no MPI is needed: -g N starts N processes of one rank each, -t N makes N threads in
@@ -48,6 +50,14 @@ VERIFICATION
   Inputs are such that every order of reduction gives the same result, in every type: wrapping integers, or
   small exact numbers. Results are compared bit for bit; an average of floats may be off by 2 units in
   the last place. The first wrong elements are shown on stderr with rank, index, expected and got.
+
+CHOICES (ACCL-P only)
+  --explain prints a line under each row: the way that the library chooses, the time that it predicts, the time that was
+  measured out of place, and measured / predicted. Names of ways: docs/tuning.md.
+  tune has the library measure this machine, in half a second and with 200 MB; do it while nothing else runs. It prints
+  the figures with their units and the sizes at which choices change, and writes them to the cache of this boot, which
+  communicators read; --output FILE: to a file, for ACCL_TUNE=FILE; --dry-run: nowhere. Of the other options only --lib
+  counts.
 
 DIFFERENCES FROM nccl-tests
   Host memory: buffers are plain memory, or --mem-alloc; -G, -D, -V are refused. -y defaults to 1, the NULL

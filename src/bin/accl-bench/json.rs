@@ -162,6 +162,9 @@ fn result(settings: &Settings, row: &Row) -> Value {
         "actual_iterations": settings.args.iters,
         "experiment_name": format!("{}_perf", settings.test.name()),
     });
+    if let Some(explained) = &row.explained {
+        result["explained"] = json!({ "way": explained.way, "predicted_us": explained.predicted_us });
+    }
     if settings.args.report_timestamps != 0 {
         result["timestamp"] = json!(row.timestamp);
     }

@@ -128,6 +128,8 @@ functions! {
     stream_create = "acclStreamCreate" (*mut Stream);
     stream_synchronize = "acclStreamSynchronize" (Stream);
     stream_destroy = "acclStreamDestroy" (Stream);
+    explain = "acclExplain" (Comm, *const c_char, usize, c_int, *mut c_char, usize, *mut f64);
+    tune = "acclTune" (*const c_char, *mut c_char, usize);
 }
 
 type TextOfCode = unsafe extern "C" fn(c_int) -> *const c_char;

@@ -34,6 +34,7 @@ mod start;
 mod stats;
 mod table;
 mod test;
+mod tune;
 mod verify;
 
 use std::fs::File;
@@ -83,6 +84,9 @@ fn list() {
 }
 
 fn run(args: Arguments) -> Outcome<Exit> {
+    if args.test.as_deref() == Some("tune") {
+        return tune::run(&args);
+    }
     let program = std::env::args().next().unwrap_or_default();
     let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let settings = Settings::new(args, &program)?;

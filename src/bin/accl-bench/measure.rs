@@ -1,5 +1,6 @@
 //! Timing and verification of one case.
 
+use std::ffi::CStr;
 use std::time::Instant;
 
 use crate::args::Settings;
@@ -9,7 +10,7 @@ use crate::datatype::{DataType, Operator};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::library::{Comm, Library, Stream};
 use crate::machine;
-use crate::message::{Measured, ToHub};
+use crate::message::{Explained, Measured, ToHub};
 use crate::pattern::Pattern;
 use crate::rank::{Group, Seat};
 use crate::test::{Counts, Matrix, Test};
@@ -272,6 +273,31 @@ impl Measure<'_> {
             eprintln!("accl-bench: {line}");
         }
         Ok(finding.total())
+    }
+
+    /// What the library says that it does for this case; None, and a note, where it cannot say.
+    pub(crate) fn explained(&self, case: &Case) -> Outcome<Option<Explained>> {
+        let note = |text: &str| {
+            self.seat.link.send(&ToHub::Note(text.into()));
+            Ok(None)
+        };
+        let Some(operation) = case.test.operation() else {
+            return note("--explain: this test is no single operation, so there is nothing to explain");
+        };
+        let Some(explain) = self.library.functions.explain.pointer else {
+            return note("--explain: the library has no acclExplain; going on without");
+        };
+        let mut way = [0u8; 32];
+        let mut predicted_ns = 0.0;
+        let (count, kind) = (case.counts.param_elems, case.kind as i32);
+        let (room, room_bytes) = (way.as_mut_ptr().cast(), way.len());
+        // SAFETY: A live communicator and a text; writes at most the room, and one number.
+        let code = unsafe {
+            explain(self.comm, operation.as_ptr(), count, kind, room, room_bytes, &mut predicted_ns)
+        };
+        self.library.check("acclExplain", code)?;
+        let way = CStr::from_bytes_until_nul(&way).unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Some(Explained { way, predicted_us: predicted_ns / 1e3 }))
     }
 
     /// The operator's number; MulSum's is made for this type.

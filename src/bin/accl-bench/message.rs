@@ -43,6 +43,22 @@ pub(crate) struct Measured {
     pub(crate) wrong: Option<u64>,
 }
 
+/// What the library says that it does for a case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Explained {
+    /// The library's name of the way.
+    pub(crate) way: String,
+    pub(crate) predicted_us: f64,
+}
+
+impl Explained {
+    /// Whether two ranks say the same; numbers may lose their last digits on the way.
+    pub(crate) fn agrees(&self, other: &Self) -> bool {
+        let (left, right) = (self.predicted_us, other.predicted_us);
+        self.way == other.way && (left - right).abs() <= 1e-9 * left.max(right)
+    }
+}
+
 /// A row of the table, as one rank sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct CaseReport {
@@ -55,6 +71,8 @@ pub(crate) struct CaseReport {
     pub(crate) root: i32,
     pub(crate) out_of_place: Measured,
     pub(crate) in_place: Option<Measured>,
+    /// With --explain, where the library can.
+    pub(crate) explained: Option<Explained>,
 }
 
 /// Resident bytes of a rank's process: before and after the communicator was made, and at the end.

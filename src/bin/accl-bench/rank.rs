@@ -363,6 +363,7 @@ fn one_series(
                 true => Some(measure.placement(&case, true, *number)?),
                 false => None,
             },
+            explained: if settings.args.explain { measure.explained(&case)? } else { None },
         };
         measure.seat.link.send(&ToHub::Case(Box::new(report)));
         *number += 1;

@@ -104,7 +104,14 @@ impl Report {
             skip: self.settings.args.per_iter_skip,
         };
         let Some(row) = rule.row(reports, machine::timestamp()) else { return };
-        let text = table::row(&self.settings, &row);
+        let other = reports.iter().position(|report| match (&report.explained, &row.explained) {
+            (Some(theirs), Some(ours)) => !theirs.agrees(ours),
+            (theirs, ours) => theirs.is_some() != ours.is_some(),
+        });
+        if let Some(rank) = other {
+            eprintln!("accl-bench: {} B: rank {rank} explains it in another way than rank 0", row.size_bytes);
+        }
+        let text = table::row(&self.settings, &row) + &table::explanation(&row);
         self.print(&text);
         let ranks = self.group_ranks();
         if let Some(csv) = &mut self.csv

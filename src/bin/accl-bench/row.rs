@@ -1,6 +1,6 @@
 //! From what all ranks measured to one row: the time reported, bandwidths, wrong elements, spread.
 
-use crate::message::{CaseReport, Measured};
+use crate::message::{CaseReport, Explained, Measured};
 use crate::stats::Summary;
 use crate::test::Test;
 
@@ -52,6 +52,8 @@ pub(crate) struct Row {
     pub(crate) root: i32,
     pub(crate) out_of_place: Placement,
     pub(crate) in_place: Option<Placement>,
+    /// As rank 0 says; all choose the same.
+    pub(crate) explained: Option<Explained>,
     pub(crate) timestamp: String,
 }
 
@@ -82,6 +84,7 @@ impl Rule {
             root: first.root,
             out_of_place: self.placement(size, &out),
             in_place: in_place.map(|measured| self.placement(size, &measured)),
+            explained: first.explained.clone(),
             timestamp,
         })
     }
@@ -126,6 +129,7 @@ mod tests {
             root: -1,
             out_of_place: measured,
             in_place: None,
+            explained: None,
         }
     }
 

@@ -112,6 +112,20 @@ pub(crate) fn row(settings: &Settings, row: &Row) -> String {
     text
 }
 
+/// With --explain: the choice behind a row, and what was predicted of it against what was measured out of place.
+pub(crate) fn explanation(row: &Row) -> String {
+    let Some(explained) = &row.explained else { return String::new() };
+    let (predicted, measured) = (explained.predicted_us, row.out_of_place.time_us);
+    let ratio = if predicted > 0.0 { number(measured / predicted, 6) } else { "N/A".into() };
+    format!(
+        "#   {} B: {}, predicted {} us, measured {} us, ratio {ratio}\n",
+        row.size_bytes,
+        explained.way,
+        number(predicted, 7),
+        number(measured, 7)
+    )
+}
+
 fn quadruple(settings: &Settings, placement: Option<&Placement>) -> String {
     const NONE: &str = "N/A";
     let Some(placement) = placement else {
@@ -195,11 +209,18 @@ mod tests {
             root: -1,
             out_of_place: placement(),
             in_place: None,
+            explained: None,
             timestamp: String::new(),
         };
         assert_eq!(
             row(&settings, &case),
             "        1024           256     float    none      -1  12345.7    1.50    0.12       0      N/A     N/A     N/A     N/A\n"
+        );
+        assert_eq!(explanation(&case), "");
+        let explained = Some(crate::message::Explained { way: "copied".into(), predicted_us: 10_000.0 });
+        assert_eq!(
+            explanation(&Row { explained, ..case.clone() }),
+            "#   1024 B: copied, predicted 10000.0 us, measured 12345.7 us, ratio 1.23\n"
         );
         let width = row(&settings, &case).trim_end().len();
         assert!(columns(&settings).lines().skip(1).all(|line| line.len() <= width && line.starts_with('#')));

@@ -1,5 +1,7 @@
 //! The eleven tests: names, element counts, what counts as size, and the published bandwidth factors.
 
+use std::ffi::CStr;
+
 use crate::datatype::DataType;
 
 /// One of nccl-tests' programs.
@@ -41,6 +43,21 @@ impl Test {
         Self::SendRecv,
         Self::Hypercube,
     ];
+
+    /// The library's name of the operation that the test consists of, if it is one.
+    pub(crate) fn operation(self) -> Option<&'static CStr> {
+        match self {
+            Self::AllReduce => Some(c"allreduce"),
+            Self::AllGather => Some(c"allgather"),
+            Self::Broadcast => Some(c"broadcast"),
+            Self::ReduceScatter => Some(c"reducescatter"),
+            Self::Reduce => Some(c"reduce"),
+            Self::AlltoAll => Some(c"alltoall"),
+            Self::Scatter => Some(c"scatter"),
+            Self::Gather => Some(c"gather"),
+            Self::AlltoAllv | Self::SendRecv | Self::Hypercube => None,
+        }
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {

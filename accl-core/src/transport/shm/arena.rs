@@ -5,6 +5,9 @@
 //! | board data d × n × 16 KiB |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
 //! ```
+//! ```text
+//! header: magic u64 | ranks u32 | ring bytes u32 | processors u32 | figures k × u32 | first failure
+//! ```
 //! Everything begins at a multiple of 128 bytes. R shrinks as ranks grow, so that the whole stays below about
 //! 256 MiB of address space; memory is only used where it is touched.
 //!
@@ -21,6 +24,7 @@ use crate::sync::cursor::{Head, Tail};
 use crate::sync::lease::Lease;
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::verdict::Verdict;
+use crate::topo::{FIGURES, Machine};
 use crate::types::Rank;
 use std::sync::Arc;
 
@@ -35,7 +39,7 @@ pub const BOARD_INLINE_BYTES: usize = 32;
 const BOARD_HEAD_BYTES: usize = 64;
 const HEADER_BYTES: usize = 4096;
 const RING_BUDGET_BYTES: usize = 224 << 20;
-const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN1");
+const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN2");
 
 /// Collectives and point-to-point messages never wait for each other's credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,16 +108,19 @@ impl Geometry {
     }
 }
 
-/// The first bytes: who made it, and the communicator's first failure.
+/// The first bytes: who made it, what its maker says of the machine, and the communicator's first failure.
 #[repr(C)]
 struct Header {
     magic: AtomicU64,
     ranks: AtomicU32,
     ring_bytes: AtomicU32,
+    cpus: AtomicU32,
+    machine: [AtomicU32; FIGURES.len()],
     failure: Verdict<FAILURE_TEXT_BYTES>,
 }
 
 const FAILURE_TEXT_BYTES: usize = 1024;
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
 /// What a rank says of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -295,6 +302,33 @@ impl Arena {
         self.geometry
     }
 
+    /// Says what the machine is like, and how many processors the ranks share; for the maker, before anybody else has
+    /// the arena. All ranks choose by these figures, and so choose the same.
+    pub fn set_machine(&self, machine: &Machine, cpus: usize) {
+        let header = self.header();
+        // Relaxed: whatever hands the arena to others also orders this.
+        header.cpus.store(u32::try_from(cpus).unwrap_or(u32::MAX), Ordering::Relaxed);
+        for (place, word) in header.machine.iter().zip(machine.words()) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// What the maker has said of the machine; the default if it has said nothing, or what cannot be true.
+    pub fn machine(&self) -> Machine {
+        let words = self.header().machine.each_ref().map(|word| word.load(Ordering::Relaxed));
+        Machine::from_words(words).unwrap_or_default()
+    }
+
+    /// How many processors the ranks share, at least 1: as the maker says, else one for each.
+    pub fn cpus(&self) -> usize {
+        const MOST: u32 = 1 << 16;
+        match self.header().cpus.load(Ordering::Relaxed) {
+            cpus @ 1..=MOST => cpus as usize,
+            // The same for all ranks, like all that is said here.
+            _ => self.geometry.ranks,
+        }
+    }
+
     /// A rank's block.
     pub fn block(&self, rank: Rank) -> &RankBlock {
         assert!(rank < self.geometry.ranks);
@@ -419,6 +453,33 @@ mod tests {
             assert_eq!(geometry.ring_start(ranks - 1, 0, Lane::PointToPoint) % 128, 0);
             assert_eq!(geometry.heads_start % 64, 0);
         }
+    }
+
+    #[test]
+    fn all_who_map_it_read_what_the_maker_says_of_the_machine() {
+        let (arena, file) = super::super::create(3).unwrap();
+        let machine = Machine { handover_ps: 77_000, l3_kib: 4096, ..Machine::default() };
+        arena.set_machine(&machine, 12);
+        arena.fail(&Error::usage("beside it"));
+        let other = super::super::open(std::os::fd::AsFd::as_fd(&file), 3).unwrap();
+        assert_eq!((other.machine(), other.cpus()), (machine, 12));
+        assert_eq!(other.failure(), Some(Error::usage("beside it")));
+    }
+
+    #[test]
+    fn what_cannot_be_true_of_a_machine_is_not_believed() {
+        let arena = super::super::super::mem::arena(5).unwrap();
+        assert_eq!((arena.machine(), arena.cpus()), (Machine::default(), 5), "nothing was said");
+        let header = arena.header();
+        let said = Machine { handover_ps: 77_000, ..Machine::default() };
+        for word in [0, 1, u32::MAX] {
+            for (place, figure) in header.machine.iter().zip(FIGURES) {
+                arena.set_machine(&said, usize::MAX);
+                place.store(word, Ordering::Relaxed);
+                assert_eq!(arena.machine(), Machine::default(), "{} is {word}", figure.name);
+            }
+        }
+        assert_eq!(arena.cpus(), 5);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub use arena::{
 };
 pub use lent::LentMemory;
 pub use link::{RingReceiver, RingSender};
-pub use pull::{Reach, can_read};
+pub use pull::{Reach, can_read, copy as pull};
 
 use crate::error::Result;
 use crate::os::mapping::{Mapping, nameless_file};

@@ -22,7 +22,7 @@ pub enum Reach {
 }
 
 /// Copies `bytes` of the peer's memory at `address` to `destination`.
-pub(super) fn copy(reach: Reach, address: u64, destination: UserPointer, bytes: usize) -> Result<()> {
+pub fn copy(reach: Reach, address: u64, destination: UserPointer, bytes: usize) -> Result<()> {
     match reach {
         Reach::SameProcess => {
             // SAFETY: the sender lends `address` for reads, the caller vouches for `destination`.

@@ -1,0 +1,78 @@
+//! What would be done for a call, and how long it should take.
+
+use super::Communicator;
+use super::collectives::bytes_of;
+use crate::algo::{Algorithm, BOARD_MOST_BYTES, Choice, Folding, Way, select};
+use crate::error::Result;
+use crate::transport::shm::BOARD_BYTES;
+use crate::types::{Collective, DataType};
+
+// The model and the board agree about what fits.
+const _: () = assert!(BOARD_MOST_BYTES == BOARD_BYTES);
+
+/// The choice for a call.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Explanation {
+    /// How it is carried out: `copied`, `lent-flat`, `lent-owned`, `ring`, `tree`, `rd`; `alone` for one rank, `nothing` for
+    /// no elements.
+    pub way: &'static str,
+    /// Nanoseconds that it should take.
+    pub predicted_ns: f64,
+}
+
+impl Communicator {
+    /// What a call of this kind would do, without doing it: `count_elems` as in the call. A local question; no peer needs
+    /// to ask the same. Errors are those of the call.
+    pub fn explain(&self, kind: Collective, count_elems: usize, dtype: DataType) -> Result<Explanation> {
+        self.check_usable()?;
+        let bytes = bytes_of(count_elems, dtype)?;
+        let joined = self.joined()?;
+        let facts = &joined.facts;
+        let shape = facts.shape();
+        facts.check(kind, shape.ranks)?;
+        if bytes == 0 {
+            return Ok(Explanation { way: "nothing", predicted_ns: 0.0 });
+        }
+        let way = match select(kind, shape.ranks, count_elems, dtype.size_bytes(), facts)? {
+            Choice::Planned(Algorithm::Ring) => Way::Ring,
+            Choice::Planned(Algorithm::Tree) => Way::Tree,
+            Choice::Planned(Algorithm::RecursiveDoubling) => Way::RecursiveDoubling,
+            Choice::Exchange => Way::Copied,
+            Choice::Reading | Choice::Planned(Algorithm::Direct) => match facts.folding(kind, bytes) {
+                Folding::Everyone => Way::LentFlat,
+                Folding::Owner => Way::LentOwned,
+            },
+        };
+        let name = if shape.ranks == 1 { "alone" } else { way.name() };
+        Ok(Explanation { way: name, predicted_ns: facts.predict(way, kind, bytes) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_calls_go_other_ways_and_take_longer() {
+        let ranks = Communicator::init_all(2).unwrap();
+        let explain = |count| ranks[1].explain(Collective::AllReduce, count, DataType::Float32).unwrap();
+        let explained = [1, 1 << 10, 1 << 20].map(explain);
+        assert_eq!(explain(0), Explanation { way: "nothing", predicted_ns: 0.0 });
+        assert!(
+            explained.windows(2).all(|pair| pair[0].predicted_ns < pair[1].predicted_ns),
+            "{explained:?}"
+        );
+        assert_eq!([explained[0].way, explained[2].way], ["copied", "lent-owned"], "{explained:?}");
+        // All ranks say the same.
+        assert_eq!(ranks[0].explain(Collective::AllReduce, 1 << 10, DataType::Float32), Ok(explained[1]));
+        let error = ranks[0].explain(Collective::AllReduce, usize::MAX, DataType::Float32).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
+    }
+
+    #[test]
+    fn one_rank_is_alone() {
+        let ranks = Communicator::init_all(1).unwrap();
+        let explained = ranks[0].explain(Collective::Broadcast, 1 << 10, DataType::Uint8).unwrap();
+        assert!(explained.way == "alone" && explained.predicted_ns > 0.0, "{explained:?}");
+    }
+}
