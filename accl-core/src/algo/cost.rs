@@ -79,6 +79,9 @@ pub const BOARD_MOST_BYTES: usize = 16 << 10;
 const PIECE_BYTES: f64 = (256 << 10) as f64;
 /// A message's head carries so many bytes itself.
 const INLINE_BYTES: usize = 32;
+/// What our own code takes to make and follow a plan, beyond what a copied call takes: some 1,000 instructions
+/// (`benches/paths.rs` counts them).
+const PLAN_NS: f64 = 250.0;
 const LINE_KIB: f64 = 64.0 / 1024.0;
 
 /// What a rank has to do for a call of so many bytes, which are those of the call's count.
@@ -251,32 +254,35 @@ impl Model<'_> {
     }
 
     fn flat(&self) -> f64 {
-        let all = self.pulled(self.volumes.pulled, self.kind.reduces());
+        let all = self.pulled(self.volumes.pulled, self.kind.reduces(), 0.0);
         // One meeting to begin with, one to say that nobody reads any more.
-        2.0 * self.meeting() + self.waves() * (all + self.copy(self.volumes.own))
+        2.0 * self.meeting() + self.waves() * (PLAN_NS + all + self.copy(self.volumes.own))
     }
 
     fn owned(&self) -> f64 {
         let chunks = self.volumes.pulled / self.ranks();
-        let work = self.pulled(chunks, true) + self.pulled(chunks, false);
-        3.0 * self.meeting() + self.waves() * work
+        // The results are fresh: they lie in the caches of those who have just written them, over what others had read
+        // the last time.
+        let fresh = ns(self.machine.dirty_read_bulk_ps_per_kib);
+        let store = kib(self.volumes.written / self.ranks()) * fresh;
+        let work = self.pulled(chunks, true, 0.0) + store + self.pulled(chunks, false, fresh);
+        3.0 * self.meeting() + self.waves() * (PLAN_NS + work)
     }
 
-    /// Getting `bytes` from all peers that have something, and folding or storing them.
-    fn pulled(&self, bytes: f64, folds: bool) -> f64 {
+    /// Getting `bytes` from all peers that have something, and folding or storing them; each KiB takes `least_ns` at
+    /// least. Of inputs nobody knows when they were written; the model takes them for clean.
+    fn pulled(&self, bytes: f64, folds: bool, least_ns: f64) -> f64 {
         let (machine, rows) = (self.machine, self.rows());
-        // What is lent has usually just been written, and lies in its owner's cache.
-        let fresh = ns(machine.dirty_read_bulk_ps_per_kib);
         let fold = if folds { self.fold(bytes, rows) } else { 0.0 };
         match self.shape.pull {
             Pull::InPlace => {
                 let work = if folds { fold } else { self.copy(bytes) };
-                self.second_look() + work.max(kib(bytes) * fresh)
+                self.second_look() + work.max(kib(bytes) * least_ns)
             }
             Pull::Kernel => {
                 let sources = self.volumes.sources;
                 let calls = sources * (bytes / sources / PIECE_BYTES).ceil().max(1.0);
-                let read = kib(bytes) * self.remote_rate().at(rows, machine).max(fresh);
+                let read = kib(bytes) * self.remote_rate().at(rows, machine).max(least_ns);
                 calls * ns(machine.remote_call_ps) + read + fold
             }
             Pull::Ring => self.second_look() + kib(bytes) * self.link_rate() + fold,
