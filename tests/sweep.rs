@@ -318,7 +318,25 @@ fn processes_of_threads() {
 #[test]
 fn without_reading_across_processes() {
     for ranks in [2, 3, 5] {
-        run(Cluster::new(ranks, 1).env("ACCL_CROSS_MEMORY", 0), cases());
+        run(Cluster::new(ranks, 1).env("ACCL_CROSS_MEMORY", 0), cases() / 2);
+        let messages = Cluster::new(ranks, 1).env("ACCL_CROSS_MEMORY", 0).env("ACCL_EXCHANGE_BYTES", 0);
+        run(messages.env("ACCL_SEGMENT_BYTES", "1K"), cases() / 2);
+    }
+}
+
+/// Every threshold at its ends, whatever the model says.
+#[test]
+fn every_threshold() {
+    for (exchange, flat, stream) in
+        [("0", "0", "1"), ("16K", "1G", "1"), ("0", "1G", "1G"), ("300", "5K", "9K")]
+    {
+        for (processes, threads) in [(2, 1), (4, 1), (1, 3), (2, 2)] {
+            let cluster = Cluster::new(processes, threads)
+                .env("ACCL_EXCHANGE_BYTES", exchange)
+                .env("ACCL_FLAT_BYTES", flat)
+                .env("ACCL_STREAM_BYTES", stream);
+            run(cluster, cases() / 3);
+        }
     }
 }
 
