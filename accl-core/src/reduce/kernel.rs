@@ -35,6 +35,13 @@ pub(super) trait Kernel: 'static {
     /// The result in place of the accumulator: divided where the operator says so.
     fn finish(acc: Self::Acc, divisor: Self::Divisor) -> Self::Acc;
 
+    /// A finished element from two.
+    #[inline(always)]
+    fn pair(left: Self::Elem, right: Self::Elem, divisor: Self::Divisor) -> Self::Elem {
+        let acc = Self::combine(Self::decode(left), Self::decode(right));
+        Self::encode(Self::settle(Self::finish(acc, divisor)))
+    }
+
     /// Takes away what depends on the order of the operands: the payload of a NaN.
     #[inline(always)]
     fn settle(acc: Self::Acc) -> Self::Acc {
@@ -322,18 +329,24 @@ integer!(u32, 0 1 2 3);
 integer!(i64, 0 1 2 3 4 5 6 7);
 integer!(u64, 0 1 2 3 4 5 6 7);
 
-/// Division of 128-bit sums.
+/// Division of 128-bit sums: those that have 64 bits, as nearly all do, by multiplication.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plain(i128);
+pub(super) struct Wide {
+    narrow: Reciprocal,
+    ranks: i128,
+}
 
-impl Plain {
+impl Wide {
     #[inline(always)]
     fn new(ranks: usize) -> Self {
-        Self(ranks as i128)
+        Self { narrow: Reciprocal::new(ranks), ranks: ranks as i128 }
     }
     #[inline(always)]
     fn divide(self, sum: i128) -> i128 {
-        sum / self.0
+        match i64::try_from(sum) {
+            Ok(sum) if sum != i64::MIN => i128::from(self.narrow.divide(sum)),
+            _ => sum / self.ranks,
+        }
     }
 }
 
@@ -346,7 +359,42 @@ impl Plain {
 pub(super) struct Reciprocal {
     multiplier: u64,
     shift: u32,
+    single: Inverse<f32>,
+    double: Inverse<f64>,
 }
+
+/// Division by d of sums of two elements, in floats and without a conversion back, so that it becomes vector code.
+///
+/// A sum n >= 0 is q d + r. Then n / d + 1 / 2d - 1/2 is q + (r + 1/2) / d - 1/2: nearer to q than to any other integer, by
+/// 1 / 2d at least. The errors of its computation are smaller than that (`f32` takes sums of 9 bits, `f64` of 33), but for a
+/// d so large that q is 0 and the value, now -1/2 or a little more, rounds to 0 as well. Adding a number whose last digit is
+/// the units rounds it to an integer and leaves that in the low bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inverse<F> {
+    factor: F,
+    offset: F,
+}
+
+macro_rules! inverse {
+    ($float:ty, $bits:ty, $units:literal) => {
+        impl Inverse<$float> {
+            #[inline(always)]
+            pub(super) fn new(ranks: usize) -> Self {
+                let factor = 1.0 / ranks as $float;
+                Self { factor, offset: factor / 2.0 - 0.5 }
+            }
+            /// The low bits of the quotient in two's complement.
+            #[inline(always)]
+            pub(super) fn divide(self, sum: $float) -> $bits {
+                let quotient = (sum.abs() * self.factor + self.offset + $units).to_bits();
+                if sum < 0.0 { quotient.wrapping_neg() } else { quotient }
+            }
+        }
+    };
+}
+
+inverse!(f32, u32, 12_582_912.0);
+inverse!(f64, u64, 6_755_399_441_055_744.0);
 
 impl Reciprocal {
     #[inline(always)]
@@ -354,7 +402,7 @@ impl Reciprocal {
         let shift = ranks.next_power_of_two().trailing_zeros();
         // The quotient is below 2^64, as d > 2^(l-1), or d = 1 and l = 0.
         let multiplier = ((1u128 << (63 + shift)) / ranks as u128 + 1) as u64;
-        Self { multiplier, shift }
+        Self { multiplier, shift, single: Inverse::<f32>::new(ranks), double: Inverse::<f64>::new(ranks) }
     }
     #[inline(always)]
     pub(super) fn divide(self, sum: i64) -> i64 {
@@ -366,7 +414,7 @@ impl Reciprocal {
 }
 
 macro_rules! mean {
-    ($int:ty, $wide:ty, $divisor:ty) => {
+    ($int:ty, $wide:ty, $divisor:ty $(, $float:ty, $inverse:ident)?) => {
         impl Kernel for Mean<$int> {
             type Elem = [u8; size_of::<$int>()];
             type Memory = [u8; size_of::<$wide>()];
@@ -375,6 +423,15 @@ macro_rules! mean {
 
             const SAME: bool = false;
             const DIVIDES: bool = true;
+
+            $(
+                #[inline(always)]
+                fn pair(left: Self::Elem, right: Self::Elem, divisor: Self::Divisor) -> Self::Elem {
+                    let number = |elem| <$float>::from(<$int>::from_ne_bytes(elem));
+                    let quotient = divisor.$inverse.divide(number(left) + number(right));
+                    (quotient as $int).to_ne_bytes()
+                }
+            )?
 
             #[inline(always)]
             fn decode(elem: Self::Elem) -> $wide {
@@ -409,12 +466,12 @@ macro_rules! mean {
     };
 }
 
-mean!(i8, i64, Reciprocal);
-mean!(u8, i64, Reciprocal);
-mean!(i32, i64, Reciprocal);
-mean!(u32, i64, Reciprocal);
-mean!(i64, i128, Plain);
-mean!(u64, i128, Plain);
+mean!(i8, i64, Reciprocal, f32, single);
+mean!(u8, i64, Reciprocal, f32, single);
+mean!(i32, i64, Reciprocal, f64, double);
+mean!(u32, i64, Reciprocal, f64, double);
+mean!(i64, i128, Wide);
+mean!(u64, i128, Wide);
 
 /// The larger or the smaller of two values of `T`; nothing is converted, so accumulators are elements.
 #[derive(Debug)]

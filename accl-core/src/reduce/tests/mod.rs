@@ -416,6 +416,17 @@ fn integer_averages_are_exact_and_truncate_toward_zero() {
 }
 
 #[test]
+fn averages_of_all_pairs_of_bytes() {
+    let left: Vec<u8> = (0..=0xffffu16).map(|pair| (pair >> 8) as u8).collect();
+    let right: Vec<u8> = (0..=0xffffu16).map(|pair| pair as u8).collect();
+    for dtype in [DataType::Int8, DataType::Uint8] {
+        for ranks in [1, 2, 3, 7, 10, 127, 255, 256, 257, 509, 510, 511, (1 << 24) + 1, 1 << 31] {
+            check_pairs(dtype, ReduceOp::Avg, ranks, left.clone(), right.clone());
+        }
+    }
+}
+
+#[test]
 fn many_sources_and_no_elements() {
     assert_eq!(single(DataType::Int32, ReduceOp::Sum, 3000, &vec![1; 3000]), 3000);
     // 3000 in steps of one, rounded once: in float16 itself the sum would stop at 2048.

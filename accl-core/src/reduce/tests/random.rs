@@ -118,4 +118,18 @@ proptest! {
             }
         }
     }
+
+    #[test]
+    fn inverses_divide(sum in -(1i64 << 33)..1 << 33, bits in 0..32u32, low in any::<u32>()) {
+        let ranks = (1usize << bits) | (low as usize & ((1 << bits) - 1));
+        for ranks in [ranks, 1, 2, 3, 1 << 31] {
+            let divisor = ranks as i64;
+            // On both sides of a multiple the quotient is most easily missed.
+            let multiple = sum / divisor * divisor;
+            for sum in [sum, multiple - 1, multiple, multiple + 1, sum >> 20, 0] {
+                let quotient = kernel::Inverse::<f64>::new(ranks).divide(sum as f64);
+                prop_assert_eq!(quotient as u32, (sum / divisor) as u32, "{} / {}", sum, divisor);
+            }
+        }
+    }
 }
