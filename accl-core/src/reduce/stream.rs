@@ -12,9 +12,10 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::Path;
+use super::{Block, Form, Path, Reduction, STREAMS, Source};
 
 /// Bytes of a cache line, the unit of a streaming store.
 pub(super) const LINE_BYTES: usize = 64;
@@ -22,6 +23,129 @@ pub(super) const LINE_BYTES: usize = 64;
 pub(super) const PAGE_BYTES: usize = 4096;
 /// Pages that are read in turn.
 pub(super) const PAGES: usize = 4;
+
+/// Bytes of the destination that are reduced at once before they are streamed out; also how far ahead sources are asked for.
+const RUN_BYTES: usize = 512;
+
+/// Copies `bytes` to memory that no cache holds: it is written without being read, where the CPU can do that. When this
+/// returns, what was written is ordered before later stores of this thread.
+///
+/// # Safety
+///
+/// As for [`ptr::copy_nonoverlapping`].
+pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the same conditions, and this CPU has its best path.
+    unsafe { copy(Path::best(), dst, src, bytes) };
+}
+
+/// Up to [`STREAMS`] sources, seen from an element on.
+struct Few {
+    given: [Source; STREAMS],
+    moved: [Source; STREAMS],
+    count: usize,
+}
+
+impl Few {
+    fn new(sources: &[Source]) -> Option<Self> {
+        let mut given = [Source { start: ptr::null(), form: Form::Element, scale: None }; STREAMS];
+        given.get_mut(..sources.len())?.copy_from_slice(sources);
+        Some(Self { given, moved: given, count: sources.len() })
+    }
+
+    /// The sources without their first `at` elements or accumulators.
+    fn from(&mut self, reduction: &Reduction, at: usize) -> &[Source] {
+        let moved = &mut self.moved[..self.count];
+        for (source, given) in moved.iter_mut().zip(&self.given) {
+            source.start = given.start.wrapping_add(at * reduction.bytes(given.form));
+        }
+        moved
+    }
+}
+
+impl Reduction {
+    /// The same results as [`Self::reduce`], for rows that no cache holds: the destination is written without being read,
+    /// where the CPU can do that. When this returns, the destination is ordered before later stores of this thread.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::reduce`].
+    pub unsafe fn reduce_streaming(
+        &self,
+        sources: &[Source],
+        dst: *mut u8,
+        dst_form: Form,
+        count_elems: usize,
+    ) {
+        let bytes = self.bytes(dst_form);
+        let in_place = sources.iter().any(|source| ptr::eq(source.start, dst));
+        // A destination that is read anyway gains nothing, and one whose elements straddle lines has no whole lines.
+        if !cfg!(target_arch = "x86_64")
+            || sources.is_empty()
+            || in_place
+            || !dst.addr().is_multiple_of(bytes)
+        {
+            // SAFETY: the same conditions.
+            return unsafe { self.reduce(sources, dst, dst_form, count_elems) };
+        }
+        if let [source] = sources
+            && self.is_copy(source, dst_form)
+        {
+            // SAFETY: the conditions of `reduce`; the destination is apart, as it is not the source.
+            return unsafe { copy(self.path, dst, source.start, count_elems * bytes) };
+        }
+        let Some(few) = Few::new(sources) else {
+            // So many sources make the destination a small part of the traffic.
+            // SAFETY: the same conditions.
+            return unsafe { self.reduce(sources, dst, dst_form, count_elems) };
+        };
+        let head = (dst.align_offset(LINE_BYTES) / bytes).min(count_elems);
+        // SAFETY: the conditions of `reduce`; `dst + head` is aligned to a line, or nothing comes after it.
+        unsafe {
+            self.reduce(sources, dst, dst_form, head);
+            self.stream_lines(few, head, dst, dst_form, count_elems);
+        }
+        fence();
+    }
+
+    /// The elements from `at` on, where `dst` is aligned to a line: each run of lines is reduced into a block that stays
+    /// in the first-level cache, and stored from there. Runs of several pages take turns (see `stream`).
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::reduce`]; the destination is none of the sources.
+    unsafe fn stream_lines(&self, mut few: Few, mut at: usize, dst: *mut u8, dst_form: Form, count: usize) {
+        let bytes = self.bytes(dst_form);
+        let (run, page) = (RUN_BYTES / bytes, PAGE_BYTES / bytes);
+        let mut block = MaybeUninit::<Block>::uninit();
+        let block = block.as_mut_ptr().cast::<u8>();
+        let mut reduce_run = |at: usize, n: usize| {
+            // SAFETY: `at + n <= count`, within which the caller vouches for all rows; the block holds a run.
+            unsafe {
+                for source in few.from(self, at + run) {
+                    prefetch(source.start, run * self.bytes(source.form));
+                }
+                self.reduce(few.from(self, at), block, dst_form, n);
+                let lines = n * bytes / LINE_BYTES * LINE_BYTES;
+                let out = dst.add(at * bytes);
+                copy_lines(self.path, out, block, lines);
+                ptr::copy_nonoverlapping(block.add(lines), out.add(lines), n * bytes - lines);
+            }
+        };
+        while count - at >= PAGES * page {
+            for turn in (0..page).step_by(run) {
+                for stream in 0..PAGES {
+                    reduce_run(at + stream * page + turn, run);
+                }
+            }
+            at += PAGES * page;
+        }
+        while at < count {
+            let n = run.min(count - at);
+            reduce_run(at, n);
+            at += n;
+        }
+    }
+}
 
 /// Copies `bytes` past the caches, as far as `path` can, and returns when the stores are ordered before later ones.
 ///
