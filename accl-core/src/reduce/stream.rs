@@ -24,7 +24,7 @@ pub(super) const PAGE_BYTES: usize = 4096;
 /// Pages that are read in turn.
 pub(super) const PAGES: usize = 4;
 
-/// Bytes of the destination that are reduced at once before they are streamed out; also how far ahead sources are asked for.
+/// Bytes of the destination that are reduced at once before they are streamed out: measured, as the number of pages is.
 const RUN_BYTES: usize = 512;
 
 /// Copies `bytes` to memory that no cache holds: it is written without being read, where the CPU can do that. When this
@@ -108,7 +108,7 @@ impl Reduction {
     }
 
     /// The elements from `at` on, where `dst` is aligned to a line: each run of lines is reduced into a block that stays
-    /// in the first-level cache, and stored from there. Runs of several pages take turns (see `stream`).
+    /// in the first-level cache, and stored from there. Runs of several pages take turns, as the head of this file says.
     ///
     /// # Safety
     ///
@@ -118,30 +118,33 @@ impl Reduction {
         let (run, page) = (RUN_BYTES / bytes, PAGE_BYTES / bytes);
         let mut block = MaybeUninit::<Block>::uninit();
         let block = block.as_mut_ptr().cast::<u8>();
-        let mut reduce_run = |at: usize, n: usize| {
-            // SAFETY: `at + n <= count`, within which the caller vouches for all rows; the block holds a run.
+        // Reduces `n` elements from `here` on, and asks for what will be reduced in this page's next turn, from `next` on.
+        let mut reduce_run = |here: usize, n: usize, next: usize| {
+            // SAFETY: `here + n <= count`, within which the caller vouches for all rows; the block holds a run.
             unsafe {
-                for source in few.from(self, at + run) {
+                for source in few.from(self, next) {
                     prefetch(source.start, run * self.bytes(source.form));
                 }
-                self.reduce(few.from(self, at), block, dst_form, n);
+                self.reduce(few.from(self, here), block, dst_form, n);
                 let lines = n * bytes / LINE_BYTES * LINE_BYTES;
-                let out = dst.add(at * bytes);
+                let out = dst.add(here * bytes);
                 copy_lines(self.path, out, block, lines);
                 ptr::copy_nonoverlapping(block.add(lines), out.add(lines), n * bytes - lines);
             }
         };
         while count - at >= PAGES * page {
             for turn in (0..page).step_by(run) {
-                for stream in 0..PAGES {
-                    reduce_run(at + stream * page + turn, run);
+                // After a page's last run comes the first one of the page that takes its place.
+                let step = if turn + run < page { run } else { run + (PAGES - 1) * page };
+                for here in (at + turn..).step_by(page).take(PAGES) {
+                    reduce_run(here, run, here + step);
                 }
             }
             at += PAGES * page;
         }
         while at < count {
             let n = run.min(count - at);
-            reduce_run(at, n);
+            reduce_run(at, n, at + n);
             at += n;
         }
     }
