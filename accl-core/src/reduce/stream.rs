@@ -1,9 +1,9 @@
 //! Stores that go past the caches.
 //!
-//! An ordinary store first reads its line. In rows that are larger than the last cache that is a third (of a sum) or a
-//! half (of a copy) more traffic than needed; a *streaming* store of a whole line writes it without reading. What is
-//! read next to such stores comes fastest from several pages in turn: each page is a stream of its own to the
-//! prefetchers, which stop at its end, and is another bank of the memory.
+//! An ordinary store first reads its line. In rows that no cache holds that is a third (of a sum of two) or a half (of a
+//! copy) more traffic than needed; a *streaming* store of a whole line writes it without reading. If the destination is
+//! in a cache after all, it is the slower way. What is read next to such stores comes fastest from several pages in
+//! turn: each page is a stream of its own to the prefetchers, which stop at its end.
 //!
 //! # Safety
 //!
