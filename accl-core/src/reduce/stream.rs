@@ -191,6 +191,7 @@ pub(super) unsafe fn copy_lines(path: Path, dst: *mut u8, src: *const u8, bytes:
 }
 
 /// Asks for `bytes` from `start` on, of which nothing need exist.
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "nothing is asked for"))]
 pub(super) fn prefetch(start: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(LINE_BYTES) {
