@@ -1,7 +1,7 @@
-//! Speed of two-source sums, per type and path, after a check of the answers.
+//! Speed of two-source sums, per type and path, and of copies and sums with streaming stores, after a check of the answers.
 //!
 //! `cargo bench -p accl-core --bench reduce`. The throughput is bytes of *result* per second: 64 KiB rows stay in the
-//! second-level cache, 16 MiB rows come from memory.
+//! second-level cache, 16 MiB rows come from the last one or from memory, and 64 MiB rows mostly from memory.
 
 #![allow(unsafe_code)]
 
@@ -79,11 +79,7 @@ fn sum_large(criterion: &mut Criterion, dtype: DataType) {
     });
     group.bench_function("streaming", |bencher| {
         bencher.iter(|| {
-            let result = black_box(&mut result);
-            let sources = sources(black_box(&left), black_box(&right), result);
-            let count_elems = LARGE_BYTES / reduction.element_bytes();
-            // SAFETY: as in `reduce`.
-            unsafe { reduction.reduce_streaming(&sources, result.as_mut_ptr(), Form::Element, count_elems) };
+            reduce_streaming(&reduction, black_box(&left), black_box(&right), black_box(&mut result))
         });
     });
     group.finish();
@@ -99,6 +95,13 @@ fn reduce(reduction: &Reduction, left: &[u8], right: &[u8], result: &mut [u8]) {
     let count_elems = result.len() / reduction.element_bytes();
     // SAFETY: all three rows have the same length, and a `&mut` is apart from a `&`.
     unsafe { reduction.reduce(&sources, result.as_mut_ptr(), Form::Element, count_elems) };
+}
+
+fn reduce_streaming(reduction: &Reduction, left: &[u8], right: &[u8], result: &mut [u8]) {
+    let sources = sources(left, right, result);
+    let count_elems = result.len() / reduction.element_bytes();
+    // SAFETY: as in `reduce`.
+    unsafe { reduction.reduce_streaming(&sources, result.as_mut_ptr(), Form::Element, count_elems) };
 }
 
 /// The code of 1 and of 2.
@@ -130,5 +133,8 @@ fn check(dtype: DataType) {
         let mut result = vec![0; bytes];
         reduce(&reduction, &ones(dtype, bytes), &ones(dtype, bytes), &mut result);
         assert_eq!(result, row(dtype, one_and_two(dtype).1, bytes), "{dtype} on {path:?}");
+        let mut result = vec![0; bytes];
+        reduce_streaming(&reduction, &ones(dtype, bytes), &ones(dtype, bytes), &mut result);
+        assert_eq!(result, row(dtype, one_and_two(dtype).1, bytes), "{dtype} on {path:?}, streaming");
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Table {
 fn pair<K: Kernel>(destination: &mut [K::Elem], left: &[K::Elem], right: &[K::Elem], ranks: usize) {
     let divisor = K::divisor(ranks);
     for ((out, &a), &b) in destination.iter_mut().zip(left).zip(right) {
-        *out = K::encode(K::settle(K::finish(K::combine(K::decode(a), K::decode(b)), divisor)));
+        *out = K::pair(a, b, divisor);
     }
 }
 
@@ -75,7 +75,7 @@ fn pair<K: Kernel>(destination: &mut [K::Elem], left: &[K::Elem], right: &[K::El
 fn pair_in_place<K: Kernel>(destination: &mut [K::Elem], source: &[K::Elem], ranks: usize) {
     let divisor = K::divisor(ranks);
     for (out, &b) in destination.iter_mut().zip(source) {
-        *out = K::encode(K::settle(K::finish(K::combine(K::decode(*out), K::decode(b)), divisor)));
+        *out = K::pair(*out, b, divisor);
     }
 }
 

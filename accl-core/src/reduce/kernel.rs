@@ -5,6 +5,7 @@
 
 use std::marker::PhantomData;
 
+use super::division::{Reciprocal, Wide};
 use super::format;
 use crate::types::Scalar;
 
@@ -34,6 +35,13 @@ pub(super) trait Kernel: 'static {
     fn divisor(ranks: usize) -> Self::Divisor;
     /// The result in place of the accumulator: divided where the operator says so.
     fn finish(acc: Self::Acc, divisor: Self::Divisor) -> Self::Acc;
+
+    /// A finished element from two.
+    #[inline(always)]
+    fn pair(left: Self::Elem, right: Self::Elem, divisor: Self::Divisor) -> Self::Elem {
+        let acc = Self::combine(Self::decode(left), Self::decode(right));
+        Self::encode(Self::settle(Self::finish(acc, divisor)))
+    }
 
     /// Takes away what depends on the order of the operands: the payload of a NaN.
     #[inline(always)]
@@ -322,51 +330,8 @@ integer!(u32, 0 1 2 3);
 integer!(i64, 0 1 2 3 4 5 6 7);
 integer!(u64, 0 1 2 3 4 5 6 7);
 
-/// Division of 128-bit sums.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plain(i128);
-
-impl Plain {
-    #[inline(always)]
-    fn new(ranks: usize) -> Self {
-        Self(ranks as i128)
-    }
-    #[inline(always)]
-    fn divide(self, sum: i128) -> i128 {
-        sum / self.0
-    }
-}
-
-/// Division of 64-bit sums by multiplication, several times as fast as the CPU's division.
-///
-/// For a divisor d, with l = ceil(log2 d) and m = floor(2^(63+l) / d) + 1, which has 64 bits, floor(n / d) is
-/// floor(n m / 2^(63+l)) for all 0 <= n < 2^63 (Granlund and Montgomery, 1994, theorem 4.2). A sum is never -2^63, as
-/// 2^31 elements of 32 bits do not reach it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reciprocal {
-    multiplier: u64,
-    shift: u32,
-}
-
-impl Reciprocal {
-    #[inline(always)]
-    pub(super) fn new(ranks: usize) -> Self {
-        let shift = ranks.next_power_of_two().trailing_zeros();
-        // The quotient is below 2^64, as d > 2^(l-1), or d = 1 and l = 0.
-        let multiplier = ((1u128 << (63 + shift)) / ranks as u128 + 1) as u64;
-        Self { multiplier, shift }
-    }
-    #[inline(always)]
-    pub(super) fn divide(self, sum: i64) -> i64 {
-        let doubled = sum.unsigned_abs() << 1;
-        let high = ((u128::from(doubled) * u128::from(self.multiplier)) >> 64) as u64;
-        let quotient = (high >> self.shift) as i64;
-        if sum < 0 { -quotient } else { quotient }
-    }
-}
-
 macro_rules! mean {
-    ($int:ty, $wide:ty, $divisor:ty) => {
+    ($int:ty, $wide:ty, $divisor:ty $(, $float:ty, $inverse:ident)?) => {
         impl Kernel for Mean<$int> {
             type Elem = [u8; size_of::<$int>()];
             type Memory = [u8; size_of::<$wide>()];
@@ -375,6 +340,15 @@ macro_rules! mean {
 
             const SAME: bool = false;
             const DIVIDES: bool = true;
+
+            $(
+                #[inline(always)]
+                fn pair(left: Self::Elem, right: Self::Elem, divisor: Self::Divisor) -> Self::Elem {
+                    let number = |elem| <$float>::from(<$int>::from_ne_bytes(elem));
+                    let quotient = divisor.$inverse.divide(number(left) + number(right));
+                    (quotient as $int).to_ne_bytes()
+                }
+            )?
 
             #[inline(always)]
             fn decode(elem: Self::Elem) -> $wide {
@@ -409,12 +383,12 @@ macro_rules! mean {
     };
 }
 
-mean!(i8, i64, Reciprocal);
-mean!(u8, i64, Reciprocal);
-mean!(i32, i64, Reciprocal);
-mean!(u32, i64, Reciprocal);
-mean!(i64, i128, Plain);
-mean!(u64, i128, Plain);
+mean!(i8, i64, Reciprocal, f32, single);
+mean!(u8, i64, Reciprocal, f32, single);
+mean!(i32, i64, Reciprocal, f64, double);
+mean!(u32, i64, Reciprocal, f64, double);
+mean!(i64, i128, Wide);
+mean!(u64, i128, Wide);
 
 /// The larger or the smaller of two values of `T`; nothing is converted, so accumulators are elements.
 #[derive(Debug)]

@@ -13,7 +13,7 @@
 //! | integers of 64 bits | avg | `i128` |
 //! | all others | | the type itself |
 //!
-//! Layers: `format` converts numbers, `kernel` treats one element, `body` has the loops, this file cuts the work
+//! Layers: `format` converts numbers, `division` divides integers, `kernel` treats one element, `body` has the loops, this file cuts the work
 //! into blocks that stay in the first-level cache, `x86` has loops written by hand where the compiler's were slow.
 //!
 //! # Safety
@@ -24,6 +24,7 @@
 #![allow(unsafe_code)]
 
 mod body;
+mod division;
 mod format;
 mod kernel;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use crate::types::{DataType, ReduceOp, Scalar};
 use body::Table;
 use kernel::{Avg, Extreme, Float, Integer, Kernel, Mean, PreMulSum, Prod, Sum};
 pub use path::Path;
+pub use stream::copy_streaming;
 
 /// In which form elements lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,17 +75,6 @@ pub struct Reduction {
     table: &'static Table,
 }
 
-/// Copies `bytes` to memory that no cache holds: it is written without being read, where the CPU can do that. When this
-/// returns, what was written is ordered before later stores of this thread.
-///
-/// # Safety
-///
-/// As for [`ptr::copy_nonoverlapping`].
-pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, bytes: usize) {
-    // SAFETY: the same conditions, and this CPU has its best path.
-    unsafe { stream::copy(Path::best(), dst, src, bytes) };
-}
-
 /// Bytes of accumulators per block when they cannot lie in the destination: few enough that they and the rows' shares stay
 /// in a first-level cache, many enough that a call per source and block costs nothing.
 const BLOCK_BYTES: usize = 4096;
@@ -96,33 +87,6 @@ const STREAMS: usize = 16;
 
 #[repr(align(64))]
 struct Block(#[expect(dead_code, reason = "reached by pointer")] [u8; BLOCK_BYTES]);
-
-/// Bytes of the destination that are reduced at once before they are streamed out; also how far ahead sources are asked for.
-const RUN_BYTES: usize = 512;
-
-/// Up to [`STREAMS`] sources, seen from an element on.
-struct Few {
-    given: [Source; STREAMS],
-    moved: [Source; STREAMS],
-    count: usize,
-}
-
-impl Few {
-    fn new(sources: &[Source]) -> Option<Self> {
-        let mut given = [Source { start: ptr::null(), form: Form::Element, scale: None }; STREAMS];
-        given.get_mut(..sources.len())?.copy_from_slice(sources);
-        Some(Self { given, moved: given, count: sources.len() })
-    }
-
-    /// The sources without their first `at` elements or accumulators.
-    fn from(&mut self, reduction: &Reduction, at: usize) -> &[Source] {
-        let moved = &mut self.moved[..self.count];
-        for (source, given) in moved.iter_mut().zip(&self.given) {
-            source.start = given.start.wrapping_add(at * reduction.bytes(given.form));
-        }
-        moved
-    }
-}
 
 impl Reduction {
     /// The reduction of `dtype` with `op` on the fastest path of this CPU. `ranks` divides an average, and has no
@@ -181,89 +145,6 @@ impl Reduction {
                     _ => self.by_blocks(sources, dst, dst_form, count_elems),
                 },
             }
-        }
-    }
-
-    /// The same results as [`Self::reduce`], for rows that no cache holds: the destination is written without being read,
-    /// where the CPU can do that. When this returns, the destination is ordered before later stores of this thread.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::reduce`].
-    pub unsafe fn reduce_streaming(
-        &self,
-        sources: &[Source],
-        dst: *mut u8,
-        dst_form: Form,
-        count_elems: usize,
-    ) {
-        let bytes = self.bytes(dst_form);
-        let in_place = sources.iter().any(|source| ptr::eq(source.start, dst));
-        // A destination that is read anyway gains nothing, and one whose elements straddle lines has no whole lines.
-        if !cfg!(target_arch = "x86_64")
-            || sources.is_empty()
-            || in_place
-            || !dst.addr().is_multiple_of(bytes)
-        {
-            // SAFETY: the same conditions.
-            return unsafe { self.reduce(sources, dst, dst_form, count_elems) };
-        }
-        if let [source] = sources
-            && self.is_copy(source, dst_form)
-        {
-            // SAFETY: the conditions of `reduce`; the destination is apart, as it is not the source.
-            return unsafe { stream::copy(self.path, dst, source.start, count_elems * bytes) };
-        }
-        let Some(few) = Few::new(sources) else {
-            // So many sources make the destination a small part of the traffic.
-            // SAFETY: the same conditions.
-            return unsafe { self.reduce(sources, dst, dst_form, count_elems) };
-        };
-        let head = (dst.align_offset(stream::LINE_BYTES) / bytes).min(count_elems);
-        // SAFETY: the conditions of `reduce`; `dst + head` is aligned to a line, or nothing comes after it.
-        unsafe {
-            self.reduce(sources, dst, dst_form, head);
-            self.stream_lines(few, head, dst, dst_form, count_elems);
-        }
-        stream::fence();
-    }
-
-    /// The elements from `at` on, where `dst` is aligned to a line: each run of lines is reduced into a block that stays
-    /// in the first-level cache, and stored from there. Runs of several pages take turns (see `stream`).
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::reduce`]; the destination is none of the sources.
-    unsafe fn stream_lines(&self, mut few: Few, mut at: usize, dst: *mut u8, dst_form: Form, count: usize) {
-        let bytes = self.bytes(dst_form);
-        let (run, page) = (RUN_BYTES / bytes, stream::PAGE_BYTES / bytes);
-        let mut block = MaybeUninit::<Block>::uninit();
-        let block = block.as_mut_ptr().cast::<u8>();
-        let mut reduce_run = |at: usize, n: usize| {
-            // SAFETY: `at + n <= count`, within which the caller vouches for all rows; the block holds a run.
-            unsafe {
-                for source in few.from(self, at + run) {
-                    stream::prefetch(source.start, run * self.bytes(source.form));
-                }
-                self.reduce(few.from(self, at), block, dst_form, n);
-                let lines = n * bytes / stream::LINE_BYTES * stream::LINE_BYTES;
-                let out = dst.add(at * bytes);
-                stream::copy_lines(self.path, out, block, lines);
-                ptr::copy_nonoverlapping(block.add(lines), out.add(lines), n * bytes - lines);
-            }
-        };
-        while count - at >= stream::PAGES * page {
-            for turn in (0..page).step_by(run) {
-                for stream in 0..stream::PAGES {
-                    reduce_run(at + stream * page + turn, run);
-                }
-            }
-            at += stream::PAGES * page;
-        }
-        while at < count {
-            let n = run.min(count - at);
-            reduce_run(at, n);
-            at += n;
         }
     }
 

@@ -160,6 +160,56 @@ fn all_values_of_16_bits_with_awkward_partners() {
     }
 }
 
+/// Runs `act` with flush-to-zero and denormals-are-zero set.
+#[cfg(target_arch = "x86_64")]
+fn flushing<T>(act: impl FnOnce() -> T) -> T {
+    const FLUSH: u32 = 0x8040;
+    let mut before = 0u32;
+    // SAFETY: only the two mode bits of this thread's control register change, and they are put back. The compiler may
+    // assume them clear for float arithmetic; `act` compares integers that vector instructions have made.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack));
+        let set = before | FLUSH;
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const set, options(nostack));
+        let result = act();
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const before, options(nostack));
+        result
+    }
+}
+
+/// `docs/numbers.md` says so of all narrow formats but bfloat16.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn flushing_subnormal_numbers_does_not_change_narrow_sums() {
+    for dtype in [DataType::Float16, DataType::Float8e4m3, DataType::Float8e5m2] {
+        let elems = |step: u32| -> Vec<u8> {
+            (0..=0xffffu32).flat_map(|i| ((i * step) as u16).to_le_bytes()).collect()
+        };
+        // All codes of 16 bits, or pairs of all of 8; the second row has many small ones.
+        let (left, right) = (elems(1), elems(0x2005));
+        for path in Path::available() {
+            let rows = [&left, &right].map(|bytes| Row {
+                bytes: bytes.clone(),
+                shift: 0,
+                form: Form::Element,
+                scale: None,
+            });
+            let case = Case {
+                dtype,
+                op: ReduceOp::Sum,
+                ranks: 2,
+                path: *path,
+                rows: rows.to_vec(),
+                count: left.len() / dtype.size_bytes(),
+                form: Form::Element,
+                shift: 0,
+                alias: None,
+            };
+            assert_eq!(first_difference(&flushing(|| case.run()), &case.run()), None, "{dtype} {path:?}");
+        }
+    }
+}
+
 /// One row is both sources, and the destination as well.
 #[test]
 fn a_row_may_be_all_operands_at_once() {
@@ -411,6 +461,17 @@ fn integer_averages_are_exact_and_truncate_toward_zero() {
             let raw: Vec<u128> = [-1, -2, 0, 0].iter().map(|v| bits(*v, dtype)).collect();
             assert_eq!(single(dtype, ReduceOp::Avg, 4, &raw), 0, "{dtype}");
             assert_eq!(single(dtype, ReduceOp::Avg, 2, &raw[..2]), bits(-1, dtype), "{dtype}");
+        }
+    }
+}
+
+#[test]
+fn averages_of_all_pairs_of_bytes() {
+    let left: Vec<u8> = (0..=0xffffu16).map(|pair| (pair >> 8) as u8).collect();
+    let right: Vec<u8> = (0..=0xffffu16).map(|pair| pair as u8).collect();
+    for dtype in [DataType::Int8, DataType::Uint8] {
+        for ranks in [1, 2, 3, 7, 10, 127, 255, 256, 257, 509, 510, 511, (1 << 24) + 1, 1 << 31] {
+            check_pairs(dtype, ReduceOp::Avg, ranks, left.clone(), right.clone());
         }
     }
 }

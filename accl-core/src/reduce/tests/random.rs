@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Case, Row};
 use crate::reduce::oracle::Oracle;
-use crate::reduce::{Form, Path, kernel};
+use crate::reduce::{Form, Path, division};
 use crate::types::{DataType, ReduceOp};
 
 /// Bytes of one value: often an awkward one.
@@ -114,7 +114,21 @@ proptest! {
         for ranks in [ranks, 1, 2, 3, 1 << 31] {
             for sum in [sum, sum >> 20, sum >> 40, i64::MAX, -i64::MAX, ranks as i64 - 1, -(ranks as i64)] {
                 let sum = sum.max(-i64::MAX);
-                prop_assert_eq!(kernel::Reciprocal::new(ranks).divide(sum), sum.wrapping_div(ranks as i64));
+                prop_assert_eq!(division::Reciprocal::new(ranks).divide(sum), sum.wrapping_div(ranks as i64));
+            }
+        }
+    }
+
+    #[test]
+    fn inverses_divide(sum in -(1i64 << 33)..1 << 33, bits in 0..32u32, low in any::<u32>()) {
+        let ranks = (1usize << bits) | (low as usize & ((1 << bits) - 1));
+        for ranks in [ranks, 1, 2, 3, 1 << 31] {
+            let divisor = ranks as i64;
+            // On both sides of a multiple the quotient is most easily missed.
+            let multiple = sum / divisor * divisor;
+            for sum in [sum, multiple - 1, multiple, multiple + 1, sum >> 20, 0] {
+                let quotient = division::Inverse::<f64>::new(ranks).divide(sum as f64);
+                prop_assert_eq!(quotient as u32, (sum / divisor) as u32, "{} / {}", sum, divisor);
             }
         }
     }

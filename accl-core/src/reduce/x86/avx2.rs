@@ -55,6 +55,13 @@ unsafe fn settled(vector: __m256) -> __m256 {
     }
 }
 
+/// True if a lane of either vector is a NaN: one comparison tells of both, and NaN are rare enough to branch.
+#[inline(always)]
+unsafe fn any_nan(wide: [__m256; 2]) -> bool {
+    // SAFETY: see the module.
+    unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(wide[0], wide[1])) != 0 }
+}
+
 /// binary16.
 #[derive(Debug)]
 pub(super) struct Float16;
@@ -74,8 +81,11 @@ impl Codec for Float16 {
     unsafe fn encode(wide: Self::Wide, start: *mut u8) {
         // SAFETY: see the module.
         unsafe {
-            Self::encode_row(wide[0], start);
-            Self::encode_row(wide[1], start.add(16));
+            let wide = if any_nan(wide) { [settled(wide[0]), settled(wide[1])] } else { wide };
+            for (index, vector) in wide.into_iter().enumerate() {
+                let codes = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(vector);
+                _mm_storeu_si128(start.add(index * 16).cast(), codes);
+            }
         }
     }
     #[inline(always)]
@@ -103,13 +113,13 @@ impl Codec for Float16 {
 pub(super) struct Bfloat16;
 
 impl Bfloat16 {
-    /// The code in the upper half of each lane, above garbage.
+    /// The code in the upper half of each lane, above garbage. Not for NaN but the canonical one, which is even: rounding
+    /// leaves its upper half as it is.
     #[inline(always)]
     unsafe fn round(vector: __m256) -> __m256i {
         // SAFETY: see the module.
         unsafe {
-            // The canonical NaN is even: rounding leaves its upper half as it is.
-            let bits = _mm256_castps_si256(settled(vector));
+            let bits = _mm256_castps_si256(vector);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
             _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)))
         }
@@ -136,6 +146,7 @@ impl Codec for Bfloat16 {
     unsafe fn encode(wide: Self::Wide, start: *mut u8) {
         // SAFETY: see the module.
         unsafe {
+            let wide = if any_nan(wide) { [settled(wide[0]), settled(wide[1])] } else { wide };
             let even = _mm256_srli_epi32::<16>(Self::round(wide[0]));
             let codes = _mm256_blend_epi16::<0xaa>(even, Self::round(wide[1]));
             _mm256_storeu_si256(start.cast(), codes);
@@ -161,7 +172,7 @@ impl Codec for Bfloat16 {
     unsafe fn encode_row(vector: __m256, start: *mut u8) {
         // SAFETY: see the module.
         unsafe {
-            let codes = _mm256_srli_epi32::<16>(Self::round(vector));
+            let codes = _mm256_srli_epi32::<16>(Self::round(settled(vector)));
             let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(codes, codes));
             _mm_storeu_si128(start.cast(), _mm256_castsi256_si128(packed));
         }

@@ -121,8 +121,9 @@ impl Bfloat16 {
         // SAFETY: see the module.
         unsafe {
             let bits = _mm512_castps_si512(vector);
-            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd)
+            let odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x1_0000));
+            let rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+            _mm512_mask_add_epi32(rounded, odd, rounded, _mm512_set1_epi32(1))
         }
     }
 

@@ -14,6 +14,7 @@
 
 mod avx2;
 mod avx512;
+mod float8_avx2;
 mod fp16;
 
 use std::marker::PhantomData;
@@ -400,6 +401,8 @@ pub(super) fn table(dtype: DataType, op: ReduceOp, path: Path) -> Option<&'stati
         Path::Avx2 => match dtype {
             DataType::Float16 => on_avx2::<avx2::Float16>(op),
             DataType::Bfloat16 => on_avx2::<avx2::Bfloat16>(op),
+            DataType::Float8e4m3 => on_avx2::<float8_avx2::Eight<avx512::Float8e4m3>>(op),
+            DataType::Float8e5m2 => on_avx2::<float8_avx2::Eight<avx512::Float8e5m2>>(op),
             _ => None,
         },
         Path::Avx512 => match dtype {
