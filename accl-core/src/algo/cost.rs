@@ -22,6 +22,8 @@ pub enum Way {
     LentFlat,
     /// Buffers are lent; every rank finishes the chunk that it owns, then fetches those of the others. AllReduce only.
     LentOwned,
+    /// Messages are copied into links and out of them, by both ends at once.
+    Passed,
     /// Neighbours only, over links.
     Ring,
     /// Up and down, over links.
@@ -37,6 +39,7 @@ impl Way {
             Self::Copied => "copied",
             Self::LentFlat => "lent-flat",
             Self::LentOwned => "lent-owned",
+            Self::Passed => "passed",
             Self::Ring => "ring",
             Self::Tree => "tree",
             Self::RecursiveDoubling => "rd",
@@ -82,6 +85,9 @@ const INLINE_BYTES: usize = 32;
 /// What our own code takes to make and follow a plan, beyond what a copied call takes: some 1,000 instructions
 /// (`benches/paths.rs` counts them).
 const PLAN_NS: f64 = 250.0;
+/// A link's records: how long they are, and what either end takes for one besides its bytes.
+const RECORD_KIB: f64 = 64.0;
+const RECORD_NS: f64 = 640.0;
 const LINE_KIB: f64 = 64.0 / 1024.0;
 
 /// What a rank has to do for a call of so many bytes, which are those of the call's count.
@@ -173,6 +179,7 @@ pub fn predict(way: Way, kind: Collective, shape: Shape, bytes: usize, machine: 
         Way::LentFlat => model.flat(),
         Way::LentOwned if kind == Collective::AllReduce => model.owned(),
         Way::LentOwned => f64::INFINITY,
+        Way::Passed => model.passed(),
         Way::Ring | Way::Tree | Way::RecursiveDoubling => model.linked(way),
     }
 }
@@ -269,6 +276,30 @@ impl Model<'_> {
         3.0 * self.meeting() + self.waves() * (PLAN_NS + work)
     }
 
+    /// Pieces go from a buffer into a link while the peer takes the one before out of it.
+    fn passed(&self) -> f64 {
+        let (machine, rows, volumes) = (self.machine, self.rows(), self.volumes);
+        let fresh = ns(machine.dirty_read_bulk_ps_per_kib);
+        let stage = self.copy_rate().at(rows, machine).min(ns(machine.copy_streaming_ps_per_kib)).max(fresh);
+        // Sums wait for fresh lines more than copies do: those that the processor reads ahead are of more rows.
+        let fold = self.add_rate().at(rows, machine) + 0.4 * fresh;
+        let out = match self.kind {
+            // Half of what comes are inputs, the other half results.
+            Collective::AllReduce => f64::midpoint(fold.max(stage), stage),
+            kind if kind.reduces() => fold.max(stage),
+            _ => stage,
+        };
+        // A root gives or takes; without one, every rank does both.
+        let bookkeeping = RECORD_NS / RECORD_KIB;
+        let work = bookkeeping + if self.kind.has_root() { out } else { bookkeeping + stage + out };
+        let rounds = if self.kind == Collective::AllReduce { 2.0 / self.ranks() } else { 1.0 };
+        // A root that gives serves its peers one after the other.
+        let gives = matches!(self.kind, Collective::Broadcast | Collective::Scatter);
+        let peers = if gives { self.ranks() - 1.0 } else { 1.0 };
+        let moved = kib(volumes.pulled) * rounds * peers * work;
+        3.0 * self.meeting() + self.waves() * (PLAN_NS + moved + self.copy(volumes.own))
+    }
+
     /// Getting `bytes` from all peers that have something, and folding or storing them; each KiB takes `least_ns` at
     /// least. Of inputs nobody knows when they were written; the model takes them for clean.
     fn pulled(&self, bytes: f64, folds: bool, least_ns: f64) -> f64 {
@@ -335,6 +366,8 @@ pub struct Thresholds {
     pub copied_most_bytes: usize,
     /// Above that, up to here [`Way::LentFlat`]; above it [`Way::LentOwned`].
     pub flat_most_bytes: usize,
+    /// From here on [`Way::Passed`].
+    pub passing_least_bytes: usize,
     /// From here on results are written with stores that go around the caches.
     pub streaming_least_bytes: usize,
 }
@@ -353,7 +386,12 @@ impl Thresholds {
             let (cached, streaming) = Model { kind, shape, bytes: *bytes, volumes, machine }.stores();
             streaming < cached
         };
+        let passing_loses = |bytes: &usize| time(Way::Passed, *bytes) >= lent(*bytes);
+        let last_loss = sizes().filter(passing_loses).last();
         Self {
+            passing_least_bytes: sizes()
+                .find(|bytes| last_loss.is_none_or(|last| *bytes > last))
+                .unwrap_or(usize::MAX),
             copied_most_bytes: most(&|bytes| time(Way::Copied, bytes) <= lent(bytes)).unwrap_or(0),
             flat_most_bytes: if Some(flat) == sizes().last() { usize::MAX } else { flat },
             streaming_least_bytes: sizes().find(streams).unwrap_or(usize::MAX),
@@ -364,6 +402,8 @@ impl Thresholds {
     pub fn way(&self, bytes: usize) -> Way {
         if bytes <= self.copied_most_bytes {
             Way::Copied
+        } else if bytes >= self.passing_least_bytes {
+            Way::Passed
         } else if bytes <= self.flat_most_bytes {
             Way::LentFlat
         } else {

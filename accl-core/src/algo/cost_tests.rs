@@ -14,8 +14,8 @@ const KINDS: [Collective; 8] = [
     Collective::Gather,
     Collective::Scatter,
 ];
-const WAYS: [Way; 6] =
-    [Way::Copied, Way::LentFlat, Way::LentOwned, Way::Ring, Way::Tree, Way::RecursiveDoubling];
+const WAYS: [Way; 7] =
+    [Way::Copied, Way::LentFlat, Way::LentOwned, Way::Passed, Way::Ring, Way::Tree, Way::RecursiveDoubling];
 
 const PAIR: Shape = Shape { ranks: 2, cpus: 2, pull: Pull::Kernel };
 
@@ -69,6 +69,15 @@ proptest! {
             |bytes| time(Way::Copied, bytes),
             |bytes| time(Way::LentFlat, bytes).min(time(Way::LentOwned, bytes)),
         );
+        let passing = thresholds.passing_least_bytes;
+        for bytes in sizes().filter(|bytes| *bytes >= passing) {
+            let lent = time(Way::LentFlat, bytes).min(time(Way::LentOwned, bytes));
+            prop_assert!(time(Way::Passed, bytes) < lent, "{} bytes", bytes);
+        }
+        if let Some(last) = sizes().filter(|bytes| *bytes < passing).last() {
+            let lent = time(Way::LentFlat, last).min(time(Way::LentOwned, last));
+            prop_assert!(time(Way::Passed, last) >= lent, "{} bytes", last);
+        }
         crosses(
             thresholds.flat_most_bytes,
             |bytes| time(Way::LentFlat, bytes),
@@ -152,14 +161,15 @@ fn the_default_machine_is_the_one_that_was_measured() {
 }
 
 #[test]
-fn a_pair_goes_from_the_board_to_lending_to_owning() {
+fn a_pair_goes_from_the_board_to_lending_to_owning_to_passing() {
     let thresholds = Thresholds::of(Collective::AllReduce, PAIR, &Machine::default());
     assert!((1024..=16384).contains(&thresholds.copied_most_bytes), "{thresholds:?}");
     assert!(thresholds.flat_most_bytes > thresholds.copied_most_bytes, "{thresholds:?}");
     assert!(thresholds.flat_most_bytes < usize::MAX, "{thresholds:?}");
     assert_eq!(thresholds.way(8), Way::Copied);
     assert_eq!(thresholds.way(thresholds.copied_most_bytes + 1), Way::LentFlat);
-    assert_eq!(thresholds.way(1 << 30), Way::LentOwned);
+    assert_eq!(thresholds.way(thresholds.flat_most_bytes + 1), Way::LentOwned);
+    assert_eq!(thresholds.way(1 << 30), Way::Passed);
     // With more ranks, reading everything everywhere is worth it for less.
     let eight = Shape { ranks: 8, cpus: 8, ..PAIR };
     let wide = Thresholds::of(Collective::AllReduce, eight, &Machine::default());

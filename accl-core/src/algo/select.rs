@@ -64,6 +64,9 @@ pub enum Choice {
     /// Directly, where every rank reads what it needs in the others' memory; ranks find out whether all can when they
     /// see each other's calls, and else go by the direct plan.
     Reading,
+    /// By the direct plan, with messages that are copied into links and out of them: both ends work at the same time,
+    /// where otherwise one would wait for the other to read.
+    Passing,
     /// By a plan of messages.
     Planned(Algorithm),
 }
@@ -94,6 +97,9 @@ impl Facts {
             }
             if let Some(bytes) = settings.flat_bytes.filter(|_| kind == Collective::AllReduce) {
                 of_kind.flat_most_bytes = bytes;
+            }
+            if let Some(bytes) = settings.pass_bytes {
+                of_kind.passing_least_bytes = bytes;
             }
             if let Some(bytes) = settings.stream_bytes {
                 of_kind.streaming_least_bytes = bytes;
@@ -155,6 +161,12 @@ impl Facts {
         }
     }
 
+    /// True if a call of `bytes` is passed on by copies.
+    #[inline]
+    pub fn passes(&self, kind: Collective, bytes: usize) -> bool {
+        bytes >= self.thresholds[kind.index()].passing_least_bytes
+    }
+
     /// True if results of a call of `bytes` are stored past the caches.
     pub fn streams(&self, kind: Collective, bytes: usize) -> bool {
         bytes >= self.thresholds[kind.index()].streaming_least_bytes
@@ -205,6 +217,7 @@ pub fn select(
     let small = count_elems * element_bytes <= facts.thresholds[kind.index()].copied_most_bytes;
     Ok(match route {
         Algorithm::Direct if small => Choice::Exchange,
+        Algorithm::Direct if facts.passes(kind, count_elems * element_bytes) => Choice::Passing,
         Algorithm::Direct => Choice::Reading,
         _ => Choice::Planned(route),
     })

@@ -38,6 +38,7 @@ impl Communicator {
             Choice::Planned(Algorithm::Tree) => Way::Tree,
             Choice::Planned(Algorithm::RecursiveDoubling) => Way::RecursiveDoubling,
             Choice::Exchange => Way::Copied,
+            Choice::Passing => Way::Passed,
             Choice::Reading | Choice::Planned(Algorithm::Direct) => match facts.folding(kind, bytes) {
                 Folding::Everyone => Way::LentFlat,
                 Folding::Owner => Way::LentOwned,

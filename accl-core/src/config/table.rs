@@ -77,6 +77,12 @@ pub const SETTINGS: &[Setting] = &[
         "0: ncclCommRegister succeeds with a NULL handle and registers nothing",
     ),
     setting(
+        "PASS_BYTES",
+        Kind::Bytes,
+        "",
+        "from how many bytes on data is copied through shared memory, though peers could read it; unset: as the model says",
+    ),
+    setting(
         "PROTO",
         Kind::Text,
         "",

@@ -21,6 +21,7 @@ use crate::types::{Collective, Rank, Scalar};
 /// segment's size in the other five, since plans of different segments do not fit together.
 const EXCHANGE_CODE: u8 = 7;
 const READING_CODE: u8 = 6;
+const PASSING_CODE: u8 = 5;
 
 /// Flags of an [`Offer`]: this rank can read the memory of all others.
 const READS_ALL: u64 = 1;
@@ -50,6 +51,8 @@ pub(crate) struct CollectiveOp {
     pub(crate) sequence: u64,
     pub(crate) choice: Choice,
     posted: PostedCall,
+    /// In an AllReduce: no other rank folds for this one, nor this one for others.
+    folds_all: bool,
     stage: Stage,
     /// In `Agree`: the first rank that is not known to agree.
     agreed: Rank,
@@ -77,6 +80,7 @@ impl CollectiveOp {
             sequence: endpoint.sequence,
             choice,
             posted: posted(&call, choice, endpoint),
+            folds_all: false,
             stage: if alone { Stage::Run } else { Stage::Post },
             agreed: 0,
             runner: StepRunner::default(),
@@ -99,6 +103,7 @@ impl CollectiveOp {
             sequence,
             choice: Choice::Exchange,
             posted,
+            folds_all: false,
             stage: Stage::Agree,
             agreed,
             runner: StepRunner::default(),
@@ -119,7 +124,7 @@ impl CollectiveOp {
                     exchange::finish(&self.call, self.scale, self.sequence, endpoint)?;
                     return Ok(Poll::Done);
                 }
-                Choice::Reading | Choice::Planned(_) => {
+                Choice::Reading | Choice::Passing | Choice::Planned(_) => {
                     if self.run(endpoint)? != Poll::Done {
                         return Ok(if self.runner.take_advanced() { Poll::Advanced } else { Poll::Blocked });
                     }
@@ -136,7 +141,7 @@ impl CollectiveOp {
         }
         let (data, bytes) = match self.choice {
             Choice::Exchange => exchange::contribution(&self.call, endpoint),
-            Choice::Reading | Choice::Planned(_) => (self.call.send, 0),
+            Choice::Reading | Choice::Passing | Choice::Planned(_) => (self.call.send, 0),
         };
         let (posted, scale) = (self.posted, self.scale.unwrap_or_default());
         let device = endpoint.device;
@@ -232,12 +237,19 @@ impl CollectiveOp {
         result
     }
 
-    fn plan(&self, endpoint: &mut Endpoint, plan: &mut Plan) -> Result<()> {
+    /// True if peers get what this rank folds.
+    pub(super) fn shares_results(&self) -> bool {
+        self.call.kind == Collective::AllReduce && !self.folds_all
+    }
+
+    fn plan(&mut self, endpoint: &mut Endpoint, plan: &mut Plan) -> Result<()> {
         let request = endpoint.request(&self.call);
         match self.choice {
             Choice::Planned(algorithm) => request.plan(algorithm, plan),
+            Choice::Passing => request.plan(Algorithm::Direct, plan),
             Choice::Exchange | Choice::Reading => {
                 let folding = self.folding(&request, endpoint)?;
+                self.folds_all = folding == Folding::Everyone;
                 request.plan_reading(folding, plan);
             }
         }
@@ -287,7 +299,7 @@ impl CollectiveOp {
                 let bytes = match self.choice {
                     Choice::Exchange => self.call.input_elems(ranks, rank) * self.call.dtype.size_bytes(),
                     Choice::Reading => size_of::<Regions>(),
-                    Choice::Planned(_) => 0,
+                    Choice::Passing | Choice::Planned(_) => 0,
                 };
                 let behind = (self.sequence + 1).saturating_sub(board::depth_for(bytes) as u64);
                 missing.extend(
@@ -319,6 +331,7 @@ pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> Posted
         Choice::Exchange => EXCHANGE_CODE,
         // Ranks that cannot read each other's memory go on by a plan with segments.
         Choice::Reading => READING_CODE | segment_code(),
+        Choice::Passing => PASSING_CODE | segment_code(),
         Choice::Planned(algorithm) => algorithm as u8 | segment_code(),
     })
 }
@@ -356,7 +369,9 @@ pub(super) fn depends_on(call: &Call, choice: Choice, rank: Rank, peer: Rank) ->
     match (call.kind, choice) {
         (Collective::Broadcast | Collective::Scatter, Choice::Exchange | Choice::Reading) => peer == root,
         (Collective::Reduce | Collective::Gather, Choice::Exchange | Choice::Reading) => rank == root,
-        (kind, Choice::Planned(Algorithm::Direct)) if kind.has_root() => rank == root || peer == root,
+        (kind, Choice::Passing | Choice::Planned(Algorithm::Direct)) if kind.has_root() => {
+            rank == root || peer == root
+        }
         _ => true,
     }
 }

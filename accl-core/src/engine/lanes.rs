@@ -33,8 +33,13 @@ pub(crate) struct PeerLane {
 impl PeerLane {
     /// Queues a message and offers it at once.
     pub(crate) fn send(&mut self, device: &dyn Device, source: UserPointer, head: MessageHead) -> Result<()> {
+        self.queue(device, Outgoing::new(source, head))
+    }
+
+    /// The same for any message.
+    pub(crate) fn queue(&mut self, device: &dyn Device, message: Outgoing) -> Result<()> {
         self.sent += 1;
-        self.outbound.push_back(Outgoing::new(source, head));
+        self.outbound.push_back(message);
         self.pump(device).map(|_| ())
     }
 

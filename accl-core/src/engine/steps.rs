@@ -4,11 +4,11 @@ use super::Poll;
 use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
 use super::lanes::{Fabric, PIECE_BYTES, PeerLane};
-use crate::algo::{Buffer, Operand, Plan, Span, Step};
+use crate::algo::{Buffer, Choice, Operand, Plan, Span, Step};
 use crate::device::{self, Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::reduce::Form;
-use crate::transport::MessageHead;
+use crate::transport::{MessageHead, Outgoing};
 use crate::types::Rank;
 
 /// Memory for pieces of peers' data that cannot be read in place, for all peers together: it should stay in the
@@ -96,8 +96,10 @@ impl StepRunner {
             Step::Send { to, span } => {
                 let scale = if span.buffer == Buffer::Input { op.scale } else { None };
                 let head = MessageHead { bytes: op.bytes(span), tag: op.sequence, scale };
-                let source = self.address(op, span);
-                endpoint.fabric()?.collective.to(*to).send(device, source, head)?;
+                let copied = op.choice == Choice::Passing;
+                let mut message = Outgoing::new(self.address(op, span), head);
+                message.copied = copied;
+                endpoint.fabric()?.collective.to(*to).queue(device, message)?;
                 Ok(true)
             }
             Step::Copy { from, to } => {
@@ -139,7 +141,13 @@ impl StepRunner {
             if piece == 0 {
                 return Ok(false);
             }
-            lane.receiver.copy_to(device, to.byte_add(self.done), piece)?;
+            let place = to.byte_add(self.done);
+            if self.streaming && !lane.receiver.needs_scratch()? {
+                let view = lane.receiver.view(piece, place)?;
+                device.copy_streaming(place, view, piece);
+            } else {
+                lane.receiver.copy_to(device, place, piece)?;
+            }
             lane.receiver.advance(piece);
             self.done += piece;
             self.advanced = true;
@@ -203,7 +211,8 @@ impl StepRunner {
             if gathered.is_ok() {
                 let form = if to.buffer == Buffer::Partial { Form::Accumulator } else { Form::Element };
                 let target = self.address(op, to).byte_add(self.done * op.unit_bytes(to.buffer));
-                if self.streaming && form == Form::Element {
+                // What peers read next had better be in a cache.
+                if self.streaming && form == Form::Element && !op.shares_results() {
                     endpoint.device.reduce_streaming(&op.reduction, &views, target, form, block);
                 } else {
                     endpoint.device.reduce(&op.reduction, &views, target, form, block);

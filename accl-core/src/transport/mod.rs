@@ -35,6 +35,8 @@ pub struct Outgoing {
     pub head: MessageHead,
     /// Where the bytes lie.
     pub source: UserPointer,
+    /// True if the bytes are to be copied into the link even where the peer could read them.
+    pub copied: bool,
     progress: Progress,
 }
 
@@ -52,7 +54,7 @@ enum Progress {
 impl Outgoing {
     /// A message that has not been offered yet.
     pub fn new(source: UserPointer, head: MessageHead) -> Self {
-        Self { head, source, progress: Progress::Copied(0) }
+        Self { head, source, copied: false, progress: Progress::Copied(0) }
     }
 
     /// True once the link needs nothing more to be offered: what is left is up to the peer.

@@ -117,8 +117,8 @@ pub fn report(machine: &Machine) -> String {
     let _ = writeln!(text, "#\n# What follows for float data, in bytes of the call's count:");
     let _ = writeln!(
         text,
-        "# {:13}  {:>5}  {:>8}  {:>12}  {:>12}  {:>14}",
-        "operation", "ranks", "pull", "copied up to", "flat up to", "streaming from"
+        "# {:13}  {:>5}  {:>8}  {:>12}  {:>12}  {:>12}  {:>14}",
+        "operation", "ranks", "pull", "copied up to", "flat up to", "passed from", "streaming from"
     );
     let kinds = [
         Collective::AllReduce,
@@ -136,10 +136,11 @@ pub fn report(machine: &Machine) -> String {
                     |bytes: usize| if bytes == usize::MAX { "-".to_string() } else { bytes.to_string() };
                 let _ = writeln!(
                     text,
-                    "# {:13}  {ranks:5}  {name:>8}  {:>12}  {:>12}  {:>14}",
+                    "# {:13}  {ranks:5}  {name:>8}  {:>12}  {:>12}  {:>12}  {:>14}",
                     kind.to_string(),
                     shown(found.copied_most_bytes),
                     shown(found.flat_most_bytes),
+                    shown(found.passing_least_bytes),
                     shown(found.streaming_least_bytes)
                 );
             }

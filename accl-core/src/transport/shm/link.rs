@@ -183,7 +183,8 @@ impl Sender for RingSender {
     fn offer(&mut self, device: &dyn Device, message: &mut Outgoing) -> Result<bool> {
         let mut moved = false;
         while let Progress::Copied(copied) = message.progress {
-            let lend = copied == 0 && message.head.bytes > self.lend_above && self.is_readable();
+            let large = message.head.bytes > self.lend_above && !message.copied;
+            let lend = copied == 0 && large && self.is_readable();
             let went = if lend { self.lend(message) } else { self.copy_piece(device, message, copied) };
             if !went {
                 break;
