@@ -84,7 +84,7 @@ const PIECE_BYTES: f64 = (256 << 10) as f64;
 const INLINE_BYTES: usize = 32;
 /// What our own code takes to make and follow a plan, beyond what a copied call takes: some 1,000 instructions
 /// (`benches/paths.rs` counts them).
-const PLAN_NS: f64 = 250.0;
+const PLAN_NS: f64 = 600.0;
 /// A link's records: how long they are, and what either end takes for one besides its bytes.
 const RECORD_KIB: f64 = 64.0;
 const RECORD_NS: f64 = 640.0;

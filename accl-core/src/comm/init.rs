@@ -7,7 +7,6 @@ use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::{Debug, Settings};
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
-use crate::os::cpu;
 use crate::os::process::Watch;
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
@@ -160,7 +159,7 @@ impl Communicator {
         let limits = Limits {
             timeout: settings.timeout,
             warn_after: settings.warn_after,
-            patience: Patience::for_ranks(self.ranks(), cpu::available_cores()),
+            patience: Patience::for_ranks(shape.ranks, shape.cpus),
         };
         let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
         let joined = Joined { seat, peers, secret, facts };

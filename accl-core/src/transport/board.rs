@@ -119,7 +119,6 @@ impl Board {
         debug_assert!(bytes <= BOARD_BYTES);
         if bytes > 0 {
             let place = self.data(self.rank, sequence, bytes);
-            claim(place, bytes);
             device.copy(place, data, bytes);
         }
         self.publish(sequence, call, scale);
@@ -226,24 +225,6 @@ impl Board {
     fn head(&self, rank: Rank, sequence: u64) -> *mut PostHead {
         self.arena.board_head(rank, sequence).cast()
     }
-}
-
-/// Fetches the lines of a place that peers have read last, to be written: many at once, where a copy would wait for
-/// one after the other. Beyond a few pages the copy itself does as well.
-fn claim(place: UserPointer, bytes: usize) {
-    const MOST_BYTES: usize = 8 << 10;
-    #[cfg(target_arch = "x86_64")]
-    if bytes <= MOST_BYTES {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        let mut offset = 0;
-        while offset < bytes {
-            // SAFETY: a prefetch reads and writes nothing, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(place.as_ptr().wrapping_add(offset).cast()) };
-            offset += 64;
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (place, bytes <= MOST_BYTES);
 }
 
 /// How many operations with `bytes` of data the board keeps.
