@@ -85,7 +85,7 @@ const INLINE_BYTES: usize = 32;
 /// What our own code takes to make and follow a plan, beyond what a copied call takes: some 1,000 instructions
 /// (`benches/paths.rs` counts them).
 const PLAN_NS: f64 = 600.0;
-/// A link's records: how long they are, and what either end takes for one besides its bytes.
+/// A link's records: how long they are, and what either end takes for one besides its bytes, unless it waits anyway.
 const RECORD_KIB: f64 = 64.0;
 const RECORD_NS: f64 = 640.0;
 const LINE_KIB: f64 = 64.0 / 1024.0;
@@ -290,8 +290,7 @@ impl Model<'_> {
             _ => stage,
         };
         // A root gives or takes; without one, every rank does both.
-        let bookkeeping = RECORD_NS / RECORD_KIB;
-        let work = bookkeeping + if self.kind.has_root() { out } else { bookkeeping + stage + out };
+        let work = if self.kind.has_root() { out } else { stage + out + 2.0 * RECORD_NS / RECORD_KIB };
         let rounds = if self.kind == Collective::AllReduce { 2.0 / self.ranks() } else { 1.0 };
         // A root that gives serves its peers one after the other.
         let gives = matches!(self.kind, Collective::Broadcast | Collective::Scatter);
