@@ -204,11 +204,30 @@ impl Model<'_> {
         self.shape.ranks.div_ceil(self.shape.cpus.max(1)) as f64
     }
 
+    /// The share of a rank's peers that are on other processors: those on its own have left their data in its cache.
+    fn elsewhere(&self) -> f64 {
+        let peers = (self.ranks() - 1.0).max(1.0);
+        ((self.ranks() - self.waves()) / peers).clamp(0.0, 1.0)
+    }
+
+    /// Reading what a peer has just written, by long rows; nanoseconds for each KiB.
+    fn fresh(&self) -> f64 {
+        ns(self.machine.dirty_read_bulk_ps_per_kib) * self.elsewhere()
+    }
+
+    /// Asking the kernel for a peer's memory: it looks the peer up, which a switch has driven out of the caches.
+    fn remote_call(&self) -> f64 {
+        let cold = if self.waves() > 1.0 { self.machine.yield_ps } else { 0 };
+        ns(self.machine.remote_call_ps) + ns(cold)
+    }
+
     /// A rank tells all others something and hears as much from each: the line of the last one is waited for, the
     /// lines of the others have come meanwhile.
     fn meeting(&self) -> f64 {
         let further = (self.ranks() - 2.0) * LINE_KIB * ns(self.machine.dirty_read_ps_per_kib);
-        ns(self.machine.handover_ps) + further + (self.waves() - 1.0) * ns(self.machine.yield_ps)
+        // Where ranks take turns, each has to be switched to, and back to whoever waits for it.
+        let turns = if self.waves() > 1.0 { 2.0 * self.waves() } else { 0.0 };
+        ns(self.machine.handover_ps) + further + turns * ns(self.machine.yield_ps)
     }
 
     /// Data that is not in the head is asked for when the head is there: once more the way from core to core.
@@ -253,8 +272,8 @@ impl Model<'_> {
     fn copied(&self) -> f64 {
         let (machine, volumes) = (self.machine, self.volumes);
         let beyond = if self.bytes > INLINE_BYTES { self.second_look() } else { 0.0 };
-        let post = kib(volumes.contributed) * ns(machine.dirty_write_ps_per_kib);
-        let read = kib(volumes.pulled) * ns(machine.dirty_read_ps_per_kib);
+        let post = kib(volumes.contributed) * ns(machine.dirty_write_ps_per_kib) * self.elsewhere();
+        let read = kib(volumes.pulled) * ns(machine.dirty_read_ps_per_kib) * self.elsewhere();
         let near = Rows { own: 0.0, all: 0.0 };
         let fold = if self.kind.reduces() { self.fold(volumes.pulled, near) } else { self.copy(volumes.own) };
         self.meeting() + beyond + self.waves() * (post + read + fold)
@@ -270,7 +289,7 @@ impl Model<'_> {
         let chunks = self.volumes.pulled / self.ranks();
         // The results are fresh: they lie in the caches of those who have just written them, over what others had read
         // the last time.
-        let fresh = ns(self.machine.dirty_read_bulk_ps_per_kib);
+        let fresh = self.fresh();
         let store = kib(self.volumes.written / self.ranks()) * fresh;
         let work = self.pulled(chunks, true, 0.0) + store + self.pulled(chunks, false, fresh);
         3.0 * self.meeting() + self.waves() * (PLAN_NS + work)
@@ -279,7 +298,7 @@ impl Model<'_> {
     /// Pieces go from a buffer into a link while the peer takes the one before out of it.
     fn passed(&self) -> f64 {
         let (machine, rows, volumes) = (self.machine, self.rows(), self.volumes);
-        let fresh = ns(machine.dirty_read_bulk_ps_per_kib);
+        let fresh = self.fresh();
         let stage = self.copy_rate().at(rows, machine).min(ns(machine.copy_streaming_ps_per_kib)).max(fresh);
         // Sums wait for fresh lines more than copies do: those that the processor reads ahead are of more rows.
         let fold = self.add_rate().at(rows, machine) + 0.4 * fresh;
@@ -313,7 +332,7 @@ impl Model<'_> {
                 let sources = self.volumes.sources;
                 let calls = sources * (bytes / sources / PIECE_BYTES).ceil().max(1.0);
                 let read = kib(bytes) * self.remote_rate().at(rows, machine).max(least_ns);
-                calls * ns(machine.remote_call_ps) + read + fold
+                calls * self.remote_call() + read + fold
             }
             Pull::Ring => self.second_look() + kib(bytes) * self.link_rate() + fold,
         }
@@ -321,7 +340,7 @@ impl Model<'_> {
 
     /// Nanoseconds for each KiB that goes through a ring: written into it, and read out of it by the peer.
     fn link_rate(&self) -> f64 {
-        ns(self.machine.dirty_read_bulk_ps_per_kib) + self.copy_rate().at(self.rows(), self.machine)
+        self.fresh() + self.copy_rate().at(self.rows(), self.machine)
     }
 
     /// Plans over links, roughly: so many steps one after the other, and so many bytes through the busiest rank.
