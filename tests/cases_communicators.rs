@@ -485,7 +485,13 @@ fn calls_differ(rank: Rank) {
 /// Settings that decide how an operation is carried out are compared with the call.
 #[test]
 fn settings_that_differ_are_everybodys_error() {
-    for setting in ["ACCL_ALGO=ring", "ACCL_EXCHANGE_BYTES=0", "ACCL_SEGMENT_BYTES=4K"] {
+    for setting in [
+        "ACCL_ALGO=ring",
+        "ACCL_EXCHANGE_BYTES=0",
+        "ACCL_SEGMENT_BYTES=4K",
+        "ACCL_FLAT_BYTES=1G",
+        "ACCL_PASS_BYTES=100",
+    ] {
         let cluster = Cluster::new(3, 1).argument(setting);
         cluster.run("settings_differ");
     }
@@ -499,8 +505,8 @@ fn settings_differ(rank: Rank) {
         unsafe { std::env::set_var(name, value) };
     }
     let comm = rank.join();
-    // Small enough for the one-step path, or large enough for several segments.
-    let count = if name == "ACCL_SEGMENT_BYTES" { 100_000 } else { 100 };
+    // Small enough for the one-step path, or large enough for what the others decide.
+    let count = if ["ACCL_ALGO", "ACCL_EXCHANGE_BYTES"].contains(&name) { 100 } else { 100_000 };
     let (send, mut recv) = (vec![1i32; count], vec![-1i32; count]);
     assert_eq!(api.all_reduce(&send, &mut recv, INT32, SUM, comm), INVALID_USAGE);
     assert!(api.error_text().contains("settings differ"), "{}", api.error_text());

@@ -58,13 +58,6 @@ pub enum Pull {
     Ring,
 }
 
-impl Pull {
-    /// Of ranks that are processes; `allowed` says whether the kernel is to be asked.
-    pub fn of_processes(allowed: bool) -> Self {
-        if allowed { Self::Kernel } else { Self::Ring }
-    }
-}
-
 /// Who takes part, and with what.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shape {

@@ -141,9 +141,9 @@ impl Communicator {
         let watches = std::mem::take(&mut prepared.watches);
         let arena = prepared.sharing.take().map(|sharing| sharing.arena);
         let here = Place::here()?;
-        // All ranks must come to the same: what they can read of each other, they learn with the first calls only.
+        // All ranks must come to the same, whatever each of them can read: that they learn with the first calls.
         let together = peers.iter().all(|peer| peer.place.shares_process(&here));
-        let pull = if together { Pull::InPlace } else { Pull::of_processes(settings.cross_memory) };
+        let pull = if together { Pull::InPlace } else { Pull::Kernel };
         let cpus = arena.as_ref().map_or(1, |arena| arena.cpus());
         let shape = Shape { ranks: self.ranks(), cpus, pull };
         let facts = Facts::of(settings, shape, &prepared.machine);

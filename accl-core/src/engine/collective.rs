@@ -21,6 +21,8 @@ use crate::types::{Collective, Rank, Scalar};
 /// segment's size in the other five, since plans of different segments do not fit together.
 const EXCHANGE_CODE: u8 = 7;
 const READING_CODE: u8 = 6;
+/// The same where everyone is to fold all of an AllReduce.
+const FLAT_READING_CODE: u8 = 4;
 const PASSING_CODE: u8 = 5;
 
 /// Flags of an [`Offer`]: this rank can read the memory of all others.
@@ -330,7 +332,12 @@ pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> Posted
     call.posted(match choice {
         Choice::Exchange => EXCHANGE_CODE,
         // Ranks that cannot read each other's memory go on by a plan with segments.
-        Choice::Reading => READING_CODE | segment_code(),
+        Choice::Reading => {
+            let bytes = call.count_elems * call.dtype.size_bytes();
+            let flat = call.kind == Collective::AllReduce
+                && endpoint.facts.folding(call.kind, bytes) == Folding::Everyone;
+            segment_code() | if flat { FLAT_READING_CODE } else { READING_CODE }
+        }
         Choice::Passing => PASSING_CODE | segment_code(),
         Choice::Planned(algorithm) => algorithm as u8 | segment_code(),
     })
