@@ -348,8 +348,13 @@ impl Queues {
         for stream in &launch.streams {
             pop(&mut self.by_stream, stream.number);
             next.extend(self.by_stream.get(&stream.number).and_then(VecDeque::front).copied());
-            stream.progress.lock().queued -= 1;
-            stream.changed.notify_all();
+            let mut progress = stream.progress.lock();
+            progress.queued -= 1;
+            // Who waits, waits for the last one: waking it earlier would only take the core.
+            if progress.queued == 0 {
+                drop(progress);
+                stream.changed.notify_all();
+            }
         }
         for number in next {
             self.begin_if_first(number);

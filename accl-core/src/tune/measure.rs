@@ -139,22 +139,28 @@ impl Bench {
     }
 
     fn copy_streaming(&mut self, all_bytes: usize) -> f64 {
-        let (bytes, left) = (all_bytes / 2, &self.left);
-        per_kib(time_ns(|| self.result.copy_streaming(left, bytes)), bytes)
+        let bytes = all_bytes / 2;
+        let (to, from) = (self.result.ensure(bytes), self.left.ensure(bytes));
+        per_kib(time_ns(|| Host.copy_streaming(to, from, bytes)), bytes)
     }
 
     fn add(&mut self, all_bytes: usize) -> f64 {
+        self.sum(all_bytes, |sum, operands, to, count| Host.reduce(sum, operands, to, Form::Element, count))
+    }
+
+    fn add_streaming(&mut self, all_bytes: usize) -> f64 {
+        self.sum(all_bytes, |sum, operands, to, count| {
+            Host.reduce_streaming(sum, operands, to, Form::Element, count);
+        })
+    }
+
+    fn sum(&mut self, all_bytes: usize, add: impl Fn(&Reduction, &[Operand], UserPointer, usize)) -> f64 {
         let bytes = all_bytes / 3 / 64 * 64;
         let operand = |start: UserPointer| Operand { start, form: Form::Element, scale: None };
         let operands = [operand(self.left.ensure(bytes)), operand(self.right.ensure(bytes))];
         let sum = Reduction::new(DataType::Float32, ReduceOp::Sum, 2);
         let to = self.result.ensure(bytes);
-        per_kib(time_ns(|| Host.reduce(&sum, &operands, to, Form::Element, bytes / 4)), bytes)
-    }
-
-    fn add_streaming(&mut self, all_bytes: usize) -> f64 {
-        let (bytes, left, right) = (all_bytes / 3 / 64 * 64, &self.left, &self.right);
-        per_kib(time_ns(|| self.result.add_streaming(left, right, bytes)), bytes)
+        per_kib(time_ns(|| add(&sum, &operands, to, bytes / 4)), bytes)
     }
 
     /// Up to how many bytes copying is nearer to the speed of the shared cache than to that of memory. The size that a

@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(Machine::parse(&text).unwrap(), Machine::default());
         let rows: Vec<_> = text.lines().filter(|line| line.starts_with("# AllReduce ")).collect();
         assert_eq!(rows.len(), 6, "{text}");
-        assert!(rows.iter().all(|row| row.split_whitespace().count() == 7), "{rows:?}");
+        assert!(rows.iter().all(|row| row.split_whitespace().count() == 8), "{rows:?}");
     }
 
     /// What is measured is the machine's business; that it is measured, and can be true, is ours.
