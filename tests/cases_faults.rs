@@ -11,15 +11,17 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
-use support::api::{Comm, IN_PROGRESS, INT32, INVALID_USAGE, SUCCESS, SUM, SYSTEM_ERROR};
+use support::api::{Comm, IN_PROGRESS, INT32, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM, SYSTEM_ERROR};
 use support::cluster::{Cluster, Rank, Scenario, work};
 
-const SCENARIOS: [(&str, Scenario); 5] = [
+const SCENARIOS: [(&str, Scenario); 7] = [
     ("read_one_way", read_one_way),
     ("abort_behind_another", abort_behind_another),
     ("few_descriptors", few_descriptors),
     ("few_threads", few_threads),
     ("ended_in_its_own_group", ended_in_its_own_group),
+    ("lost_before_the_first", lost_before_the_first),
+    ("crossed_roots", crossed_roots),
 ];
 
 #[test]
@@ -195,6 +197,62 @@ fn few_threads(rank: Rank) {
     assert_eq!(code, SYSTEM_ERROR, "{}", api.error_text());
     assert!(api.error_text().contains("ulimit"), "{}", api.error_text());
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+/// Operations with a root in this order: broadcast, scatter, reduce, gather.
+const ROOTED: usize = 4;
+const ROOTED_COUNT: usize = 50_000;
+
+fn rooted(rank: &Rank, kind: usize, root: c_int, comm: Comm) -> c_int {
+    let (mut send, mut recv) = (vec![1; ROOTED_COUNT * rank.ranks], vec![0; ROOTED_COUNT * rank.ranks]);
+    let (send, recv) = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
+    let (api, count, stream) = (rank.api, ROOTED_COUNT, null_mut());
+    unsafe {
+        match kind {
+            0 => (api.ncclBroadcast)(send, recv, count, INT32, root, comm, stream),
+            1 => (api.ncclScatter)(send, recv, count, INT32, root, comm, stream),
+            2 => (api.ncclReduce)(send, recv, count, INT32, SUM, root, comm, stream),
+            _ => (api.ncclGather)(send, recv, count, INT32, root, comm, stream),
+        }
+    }
+}
+
+/// The first operation that reads peers' memory needs everybody: whoever is lost before it is named.
+#[test]
+fn ranks_lost_before_the_first_operation_that_reads() {
+    for kind in 0..ROOTED {
+        Cluster::new(3, 1).argument(kind).env("ACCL_PASS_BYTES", "1G").limit(20).run("lost_before_the_first");
+    }
+}
+
+fn lost_before_the_first(rank: Rank) {
+    let comm = rank.join();
+    if rank.rank < 2 {
+        assert_eq!(rooted(&rank, rank.argument.parse().unwrap(), 0, comm), REMOTE_ERROR);
+        assert!(rank.api.error_text().contains("rank 2"), "{}", rank.api.error_text());
+    }
+    rank.api.ok(unsafe { (rank.api.ncclCommAbort)(comm) });
+}
+
+/// Ranks that mean each other's roots disagree, though each of them has nothing to read.
+#[test]
+fn roots_that_differ_are_noticed_by_ranks_that_read() {
+    for kind in 0..ROOTED {
+        for (processes, threads) in [(2, 1), (1, 2)] {
+            let cluster = Cluster::new(processes, threads).argument(kind).env("ACCL_PASS_BYTES", "1G");
+            cluster.limit(20).run("crossed_roots");
+        }
+    }
+}
+
+fn crossed_roots(rank: Rank) {
+    let (comm, kind) = (rank.join(), rank.argument.parse().unwrap());
+    rank.api.ok(rooted(&rank, kind, 0, comm));
+    // Whoever receives takes the other one for the root, or whoever sends takes itself for it.
+    let root = if kind < 2 { rank.rank } else { 1 - rank.rank };
+    assert_eq!(rooted(&rank, kind, root as c_int, comm), INVALID_USAGE);
+    assert!(rank.api.error_text().contains("ranks disagree"), "{}", rank.api.error_text());
+    rank.api.ok(unsafe { (rank.api.ncclCommAbort)(comm) });
 }
 
 /// Sets the soft limit; the hard one stays.

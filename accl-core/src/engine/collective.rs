@@ -200,17 +200,32 @@ impl CollectiveOp {
         }
     }
 
+    /// The first time, all ranks must hear from all whether they can read each other's memory.
+    fn asks(&self, fabric: &Fabric) -> bool {
+        self.choice == Choice::Reading && fabric.everyone_reads.is_none()
+    }
+
+    /// True if this rank must see that `peer` makes the same call. Where one of the two only waits until the other has
+    /// read, that costs nothing, and ranks with different roots would wait for ever.
+    fn must_hear(&self, asking: bool, rank: Rank, peer: Rank) -> bool {
+        let root = self.call.root;
+        let waits = self.choice == Choice::Reading && self.call.kind.has_root();
+        asking || depends_on(&self.call, self.choice, rank, peer) || waits && (rank == root || peer == root)
+    }
+
     /// True once everybody whom this rank depends on has made the same call.
     fn agree(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
         let (rank, sequence) = (endpoint.rank, self.sequence);
         let fabric = endpoint.fabric()?;
-        // The first time, all ranks must hear from all whether they can read each other's memory.
-        let asking = self.choice == Choice::Reading && fabric.everyone_reads.is_none();
-        let board = &mut fabric.board;
-        let depends = |peer| asking || depends_on(&self.call, self.choice, rank, peer);
-        if !agree(board, rank, sequence, self.posted, &mut self.agreed, depends)? {
+        let asking = self.asks(fabric);
+        let mut agreed = self.agreed;
+        let depends = |peer| self.must_hear(asking, rank, peer);
+        let all_there = agree(&mut fabric.board, rank, sequence, self.posted, &mut agreed, depends)?;
+        self.agreed = agreed;
+        if !all_there {
             return Ok(false);
         }
+        let board = &fabric.board;
         if asking {
             let reads = |peer| board.offer(peer, sequence).flags & READS_ALL != 0;
             fabric.everyone_reads = Some((0..self.ranks).all(reads));
@@ -308,11 +323,14 @@ impl CollectiveOp {
                     (0..ranks).filter(|peer| *peer != rank && !fabric.board.has_posted(*peer, behind)),
                 );
             }
-            Stage::Agree => missing.extend((0..ranks).filter(|peer| {
-                *peer != rank
-                    && depends_on(&self.call, self.choice, rank, *peer)
-                    && !fabric.board.has_posted(*peer, self.sequence)
-            })),
+            Stage::Agree => {
+                let asking = self.asks(fabric);
+                missing.extend((0..ranks).filter(|peer| {
+                    *peer != rank
+                        && self.must_hear(asking, rank, *peer)
+                        && !fabric.board.has_posted(*peer, self.sequence)
+                }));
+            }
             Stage::Run => self.runner.waits_for(fabric, missing),
             Stage::Drain => {}
         }
