@@ -14,7 +14,7 @@ use crate::algo::{Algorithm, Choice, Folding, Plan, Request, select};
 use crate::error::Result;
 use crate::memory::regions;
 use crate::reduce::Reduction;
-use crate::transport::board::{self, Board, Offer, PostedCall, Regions};
+use crate::transport::board::{self, Board, Contribution, Offer, PostedCall, Regions};
 use crate::types::{Collective, Rank, Scalar};
 
 /// How a choice is posted: the algorithm in three bits (these for the ways without messages), the power of the
@@ -141,18 +141,18 @@ impl CollectiveOp {
         if self.choice == Choice::Reading {
             return self.post_offer(endpoint);
         }
-        let (data, bytes) = match self.choice {
+        let data = match self.choice {
             Choice::Exchange => exchange::contribution(&self.call, endpoint),
-            Choice::Reading | Choice::Passing | Choice::Planned(_) => (self.call.send, 0),
+            Choice::Reading | Choice::Passing | Choice::Planned(_) => Contribution::whole(self.call.send, 0),
         };
         let (posted, scale) = (self.posted, self.scale.unwrap_or_default());
         let device = endpoint.device;
         let fabric = endpoint.fabric()?;
         let board = &mut fabric.board;
-        if !board.can_post(self.sequence, bytes) {
+        if !board.can_post(self.sequence, data.bytes) {
             return Ok(false);
         }
-        board.post(device, self.sequence, posted, scale, data, bytes);
+        board.post(device, self.sequence, posted, scale, data);
         board.ring_peers();
         self.stage = Stage::Agree;
         Ok(true)

@@ -6,10 +6,11 @@ use super::call::Call;
 use super::collective::{CollectiveOp, agree, depends_on, posted};
 use super::endpoint::Endpoint;
 use crate::algo::Choice;
-use crate::device::{Operand, UserPointer};
+use crate::device::Operand;
 use crate::error::Result;
 use crate::reduce::Form;
-use crate::transport::board::PostedCall;
+use crate::transport::board::{Contribution, PostedCall};
+use crate::transport::shm::BOARD_INLINE_BYTES;
 use crate::types::{Collective, Rank, Scalar};
 
 /// A small call that has been posted. What a [`CollectiveOp`] does for all kinds of calls, with the least work.
@@ -32,15 +33,15 @@ impl<'a> Exchange<'a> {
         if !simple {
             return None;
         }
-        let (data, bytes) = contribution(call, endpoint);
+        let data = contribution(call, endpoint);
         let (device, sequence) = (endpoint.device, endpoint.sequence + 1);
         let posted = posted(call, Choice::Exchange, endpoint);
         let board = &mut endpoint.fabric.as_mut()?.board;
-        if !board.can_post(sequence, bytes) {
+        if !board.can_post(sequence, data.bytes) {
             return None;
         }
         endpoint.sequence = sequence;
-        board.post(device, sequence, posted, Scalar::default(), data, bytes);
+        board.post(device, sequence, posted, Scalar::default(), data);
         board.ring_peers();
         Some(Self { call, sequence, posted, agreed: 0 })
     }
@@ -70,10 +71,15 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// What this rank posts: where it lies and how long it is.
+/// What this rank posts. Where every rank has a part of it, its own part stays at home.
 #[inline]
-pub(super) fn contribution(call: &Call, endpoint: &Endpoint) -> (UserPointer, usize) {
-    (call.send, call.input_elems(endpoint.ranks, endpoint.rank) * call.dtype.size_bytes())
+pub(super) fn contribution(call: &Call, endpoint: &Endpoint) -> Contribution {
+    let (rank, block) = (endpoint.rank, call.count_elems * call.dtype.size_bytes());
+    let bytes = call.input_elems(endpoint.ranks, rank) * call.dtype.size_bytes();
+    let shares = matches!(call.kind, Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter);
+    // What fits into a cache line is posted as a whole.
+    let own = if shares && bytes > BOARD_INLINE_BYTES { rank * block..(rank + 1) * block } else { 0..0 };
+    Contribution { start: call.send, bytes, own }
 }
 
 /// Takes the result from the board, once everybody needed has posted.

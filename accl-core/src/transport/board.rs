@@ -29,6 +29,7 @@ use crate::memory::regions::{self, Region};
 use crate::sync::postings::Postings;
 use crate::sync::prim::{AtomicU64, Ordering};
 use crate::types::{Rank, Scalar};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A call as it stands on the board: two words that are equal exactly if the calls agree.
@@ -38,6 +39,24 @@ pub struct PostedCall {
     pub what: u64,
     /// The call's count of elements.
     pub count: u64,
+}
+
+/// What a rank posts for an operation.
+#[derive(Clone, Debug)]
+pub struct Contribution {
+    /// The first byte.
+    pub start: UserPointer,
+    /// How many there are.
+    pub bytes: usize,
+    /// Of these, what only this rank itself will look at, in its own memory: it is left out.
+    pub own: Range<usize>,
+}
+
+impl Contribution {
+    /// All of `bytes` from `start` on.
+    pub fn whole(start: UserPointer, bytes: usize) -> Self {
+        Self { start, bytes, own: 0..0 }
+    }
 }
 
 /// What a rank lends for an operation.
@@ -104,7 +123,7 @@ impl Board {
         postings.can_post(sequence, depth_for(bytes), |rank, sequence| number(arena, rank, sequence))
     }
 
-    /// Posts a call with `bytes` of data (at most [`BOARD_BYTES`]) and wakes the peers.
+    /// Posts a call with data (at most [`BOARD_BYTES`]).
     /// Only after [`Board::can_post`] has said so.
     #[inline]
     pub fn post(
@@ -113,13 +132,14 @@ impl Board {
         sequence: u64,
         call: PostedCall,
         scale: Scalar,
-        data: UserPointer,
-        bytes: usize,
+        data: Contribution,
     ) {
-        debug_assert!(bytes <= BOARD_BYTES);
+        let Contribution { start, bytes, own } = data;
+        debug_assert!(bytes <= BOARD_BYTES && own.start <= own.end && own.end <= bytes);
         if bytes > 0 {
             let place = self.data(self.rank, sequence, bytes);
-            device.copy(place, data, bytes);
+            device.copy(place, start, own.start);
+            device.copy(place.byte_add(own.end), start.byte_add(own.end), bytes - own.end);
         }
         self.publish(sequence, call, scale);
     }
@@ -264,12 +284,26 @@ mod tests {
             let data: Vec<u8> = (0..bytes).map(|i| i as u8).collect();
             assert!(!b.has_posted(0, sequence));
             assert!(a.can_post(sequence, bytes));
-            a.post(&Host, sequence, CALL, Scalar([9; 8]), pointer(&data), bytes);
+            a.post(&Host, sequence, CALL, Scalar([9; 8]), Contribution::whole(pointer(&data), bytes));
             assert!(b.has_posted(0, sequence));
             assert_eq!(b.call(0, sequence), CALL);
             assert_eq!(b.scale(0, sequence), Scalar([9; 8]));
             assert_eq!(read(b.data(0, sequence, bytes), bytes), data);
         }
+    }
+
+    #[test]
+    fn what_only_its_owner_looks_at_is_left_out() {
+        let arena = mem::arena(2).unwrap();
+        let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
+        let data: Vec<u8> = (1..=100).collect();
+        assert!(a.can_post(1, 100));
+        let contribution = Contribution { own: 30..60, ..Contribution::whole(pointer(&data), 100) };
+        a.post(&Host, 1, CALL, Scalar::default(), contribution);
+        assert!(b.has_posted(0, 1));
+        let posted = read(b.data(0, 1, 100), 100);
+        assert_eq!([&posted[..30], &posted[60..]], [&data[..30], &data[60..]]);
+        assert!(posted[30..60].iter().all(|byte| *byte == 0));
     }
 
     #[test]
@@ -293,12 +327,12 @@ mod tests {
             let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
             let mut sequence = 1;
             while a.can_post(sequence, bytes) {
-                a.post(&Host, sequence, CALL, Scalar::default(), pointer(&data), bytes);
+                a.post(&Host, sequence, CALL, Scalar::default(), Contribution::whole(pointer(&data), bytes));
                 sequence += 1;
             }
             assert_eq!(sequence, depth as u64);
             assert!(b.can_post(1, 0));
-            b.post(&Host, 1, CALL, Scalar::default(), UserPointer::null(), 0);
+            b.post(&Host, 1, CALL, Scalar::default(), Contribution::whole(UserPointer::null(), 0));
             assert!(a.can_post(sequence, bytes) && !a.can_post(sequence + 1, bytes));
         }
     }
