@@ -466,7 +466,7 @@ fn check_case(kind: Collective, way: Way, ranks: usize, count_elems: usize, segm
     }
 }
 
-const KINDS: [Collective; 8] = [
+pub(super) const KINDS: [Collective; 8] = [
     Collective::AllReduce,
     Collective::Reduce,
     Collective::Broadcast,

@@ -1,19 +1,10 @@
 //! Thresholds say what predictions say, on machines of every kind.
 
 use super::*;
+use crate::algo::check::KINDS;
 use crate::topo::FIGURES;
 use proptest::prelude::*;
 
-const KINDS: [Collective; 8] = [
-    Collective::AllReduce,
-    Collective::Reduce,
-    Collective::Broadcast,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-];
 const WAYS: [Way; 7] =
     [Way::Copied, Way::LentFlat, Way::LentOwned, Way::Passed, Way::Ring, Way::Tree, Way::RecursiveDoubling];
 

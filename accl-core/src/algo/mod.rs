@@ -18,7 +18,7 @@ mod check;
 
 pub use cost::{BOARD_MOST_BYTES, Pull, Shape, Thresholds, Way, predict, sizes};
 pub use plan::{Buffer, Operand, Plan, Span, Step};
-pub use reading::Folding;
+pub use reading::{Folding, reads};
 pub use select::{Algorithm, Choice, Facts, select};
 
 use crate::types::{Collective, Rank};

@@ -66,14 +66,20 @@ fn take(request: &Request, range: Range<usize>, plan: &mut Plan) {
     }
 }
 
+/// True if `reader` reads the memory of `from`, another rank, in an operation of this kind and root.
+pub fn reads(kind: Collective, root: Rank, reader: Rank, from: Rank) -> bool {
+    reader != from
+        && match kind {
+            Collective::Broadcast | Collective::Scatter => from == root,
+            Collective::Reduce | Collective::Gather => reader == root,
+            _ => true,
+        }
+}
+
 /// Tells that this rank needs nobody's memory any more, and waits for those who need its own.
 fn release(request: &Request, plan: &mut Plan) {
     let (rank, root) = (request.rank, request.root);
-    let reads = |reader: Rank, from: Rank| match request.kind {
-        Collective::Broadcast | Collective::Scatter => from == root,
-        Collective::Reduce | Collective::Gather => reader == root,
-        _ => true,
-    };
+    let reads = |reader, from| reads(request.kind, root, reader, from);
     if request.peers().any(|peer| reads(rank, peer)) {
         plan.tell();
     }

@@ -126,8 +126,8 @@ impl Facts {
 
     /// An error if the settings leave no algorithm for `kind`.
     #[inline]
-    pub fn check(&self, kind: Collective, ranks: usize) -> Result<()> {
-        if ranks == 1 { Ok(()) } else { self.route(kind).map(|_| ()) }
+    pub fn check(&self, kind: Collective) -> Result<()> {
+        if self.shape.ranks == 1 { Ok(()) } else { self.route(kind).map(|_| ()) }
     }
 
     #[inline]
@@ -135,21 +135,10 @@ impl Facts {
         self.routes[kind.index()].ok_or_else(|| none_left(kind))
     }
 
-    /// From how many bytes of results on a rank stores them past its caches.
-    pub fn streaming_bytes(&self) -> usize {
-        24 << 20
-    }
-
     /// True if a call takes the one-step path: [`select`] says [`Choice::Exchange`].
     #[inline]
-    pub fn exchanges(
-        &self,
-        kind: Collective,
-        ranks: usize,
-        count_elems: usize,
-        element_bytes: usize,
-    ) -> bool {
-        matches!(select(kind, ranks, count_elems, element_bytes, self), Ok(Choice::Exchange))
+    pub fn exchanges(&self, kind: Collective, bytes: usize) -> bool {
+        matches!(select(kind, bytes, self), Ok(Choice::Exchange))
     }
 
     /// Who folds in a call of `bytes` that is read in place, where no rank's call is in place.
@@ -200,24 +189,18 @@ fn contributed_blocks(kind: Collective, ranks: usize) -> usize {
     }
 }
 
-/// The choice for a call. All ranks must come to the same one, so it depends on nothing that differs between
+/// The choice for a call of `bytes`, those of its count. All ranks must come to the same one, so it depends on nothing that differs between
 /// them, except settings; those are compared with the call itself.
 #[inline]
-pub fn select(
-    kind: Collective,
-    ranks: usize,
-    count_elems: usize,
-    element_bytes: usize,
-    facts: &Facts,
-) -> Result<Choice> {
-    if ranks == 1 {
+pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
+    if facts.shape.ranks == 1 {
         return Ok(Choice::Planned(Algorithm::Direct));
     }
     let route = facts.route(kind)?;
-    let small = count_elems * element_bytes <= facts.thresholds[kind.index()].copied_most_bytes;
+    let small = bytes <= facts.thresholds[kind.index()].copied_most_bytes;
     Ok(match route {
         Algorithm::Direct if small => Choice::Exchange,
-        Algorithm::Direct if facts.passes(kind, count_elems * element_bytes) => Choice::Passing,
+        Algorithm::Direct if facts.passes(kind, bytes) => Choice::Passing,
         Algorithm::Direct => Choice::Reading,
         _ => Choice::Planned(route),
     })

@@ -183,7 +183,7 @@ impl Communicator {
             && there(call.input_elems(ranks, rank), call.send)
             && there(call.output_elems(ranks, rank), call.recv)
         {
-            return self.joined()?.facts.check(call.kind, ranks);
+            return self.joined()?.facts.check(call.kind);
         }
         self.check_in_detail(call)
     }
@@ -218,7 +218,7 @@ impl Communicator {
             }
         }
         let joined = self.joined()?;
-        joined.facts.check(call.kind, ranks)
+        joined.facts.check(call.kind)
     }
 
     fn transfer(

@@ -13,8 +13,8 @@ const _: () = assert!(BOARD_MOST_BYTES == BOARD_BYTES);
 /// The choice for a call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Explanation {
-    /// How it is carried out: `copied`, `lent-flat`, `lent-owned`, `ring`, `tree`, `rd`; `alone` for one rank, `nothing` for
-    /// no elements.
+    /// How it is carried out: `copied`, `lent-flat`, `lent-owned`, `passed`, `ring`, `tree`, `rd`; `alone` for one rank,
+    /// `nothing` for no elements.
     pub way: &'static str,
     /// Nanoseconds that it should take.
     pub predicted_ns: f64,
@@ -28,12 +28,11 @@ impl Communicator {
         let bytes = bytes_of(count_elems, dtype)?;
         let joined = self.joined()?;
         let facts = &joined.facts;
-        let shape = facts.shape();
-        facts.check(kind, shape.ranks)?;
+        facts.check(kind)?;
         if bytes == 0 {
             return Ok(Explanation { way: "nothing", predicted_ns: 0.0 });
         }
-        let way = match select(kind, shape.ranks, count_elems, dtype.size_bytes(), facts)? {
+        let way = match select(kind, bytes, facts)? {
             Choice::Planned(Algorithm::Ring) => Way::Ring,
             Choice::Planned(Algorithm::Tree) => Way::Tree,
             Choice::Planned(Algorithm::RecursiveDoubling) => Way::RecursiveDoubling,
@@ -44,7 +43,7 @@ impl Communicator {
                 Folding::Owner => Way::LentOwned,
             },
         };
-        let name = if shape.ranks == 1 { "alone" } else { way.name() };
+        let name = if self.ranks() == 1 { "alone" } else { way.name() };
         Ok(Explanation { way: name, predicted_ns: facts.predict(way, kind, bytes) })
     }
 }

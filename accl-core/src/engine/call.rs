@@ -71,6 +71,12 @@ impl Call {
         }
     }
 
+    /// Bytes of the call's count.
+    #[inline]
+    pub(crate) fn count_bytes(&self) -> usize {
+        self.count_elems * self.dtype.size_bytes()
+    }
+
     /// Elements that this rank gives.
     pub(crate) fn input_elems(&self, ranks: usize, rank: Rank) -> usize {
         match self.kind {

@@ -10,7 +10,7 @@ use super::exchange;
 use super::explain;
 use super::lanes::Fabric;
 use super::steps::StepRunner;
-use crate::algo::{Algorithm, Choice, Folding, Plan, Request, select};
+use crate::algo::{Algorithm, Choice, Folding, Plan, Request, reads, select};
 use crate::error::Result;
 use crate::memory::regions;
 use crate::reduce::Reduction;
@@ -66,7 +66,7 @@ impl CollectiveOp {
     pub(crate) fn begin(call: &Call, endpoint: &mut Endpoint) -> Result<Self> {
         let mut call = *call;
         let ranks = endpoint.ranks;
-        let choice = select(call.kind, ranks, call.count_elems, call.dtype.size_bytes(), &endpoint.facts)?;
+        let choice = select(call.kind, call.count_bytes(), &endpoint.facts)?;
         let scale = call.scale(endpoint.device);
         if call.overlaps_badly(ranks, endpoint.rank) {
             let bytes = call.input_elems(ranks, endpoint.rank) * call.dtype.size_bytes();
@@ -187,11 +187,10 @@ impl CollectiveOp {
         Ok(true)
     }
 
-    /// Maps the regions that peers have offered, as far as this rank has to do with them.
+    /// Maps the regions that peers have offered, of those whose memory this rank reads.
     fn map_regions(&self, fabric: &mut Fabric, rank: Rank) {
-        for peer in
-            (0..self.ranks).filter(|peer| *peer != rank && depends_on(&self.call, self.choice, rank, *peer))
-        {
+        let reads = |peer: &Rank| reads(self.call.kind, self.call.root, rank, *peer);
+        for peer in (0..self.ranks).filter(reads) {
             let offer = fabric.board.offer(peer, self.sequence);
             fabric.lent.keep_up(peer, offer.generation);
             if offer.flags & REGIONS != 0 {
@@ -205,12 +204,9 @@ impl CollectiveOp {
         self.choice == Choice::Reading && fabric.everyone_reads.is_none()
     }
 
-    /// True if this rank must see that `peer` makes the same call. Where one of the two only waits until the other has
-    /// read, that costs nothing, and ranks with different roots would wait for ever.
+    /// True if this rank must see that `peer` makes the same call.
     fn must_hear(&self, asking: bool, rank: Rank, peer: Rank) -> bool {
-        let root = self.call.root;
-        let waits = self.choice == Choice::Reading && self.call.kind.has_root();
-        asking || depends_on(&self.call, self.choice, rank, peer) || waits && (rank == root || peer == root)
+        asking || depends_on(&self.call, self.choice, rank, peer)
     }
 
     /// True once everybody whom this rank depends on has made the same call.
@@ -244,7 +240,7 @@ impl CollectiveOp {
         if !self.runner.has_plan() {
             let mut plan = std::mem::take(&mut endpoint.plan);
             self.plan(endpoint, &mut plan)?;
-            let bytes = self.call.count_elems * self.call.dtype.size_bytes();
+            let bytes = self.call.count_bytes();
             let streaming = endpoint.facts.streams(self.call.kind, bytes);
             self.runner.start(plan, self.reduction.accumulator_bytes(), streaming, endpoint);
         }
@@ -278,7 +274,7 @@ impl CollectiveOp {
         if self.call.kind != Collective::AllReduce {
             return Ok(Folding::Owner);
         }
-        let bytes = request.count_elems * self.call.dtype.size_bytes();
+        let bytes = self.call.count_bytes();
         let wanted = endpoint.facts.folding(request.kind, bytes);
         let board = &endpoint.fabric()?.board;
         let in_place = |rank| board.offer(rank, self.sequence).flags & IN_PLACE != 0;
@@ -351,7 +347,7 @@ pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> Posted
         Choice::Exchange => EXCHANGE_CODE,
         // Ranks that cannot read each other's memory go on by a plan with segments.
         Choice::Reading => {
-            let bytes = call.count_elems * call.dtype.size_bytes();
+            let bytes = call.count_bytes();
             let flat = call.kind == Collective::AllReduce
                 && endpoint.facts.folding(call.kind, bytes) == Folding::Everyone;
             segment_code() | if flat { FLAT_READING_CODE } else { READING_CODE }
@@ -392,9 +388,10 @@ pub(super) fn agree(
 pub(super) fn depends_on(call: &Call, choice: Choice, rank: Rank, peer: Rank) -> bool {
     let root = call.root;
     match (call.kind, choice) {
-        (Collective::Broadcast | Collective::Scatter, Choice::Exchange | Choice::Reading) => peer == root,
-        (Collective::Reduce | Collective::Gather, Choice::Exchange | Choice::Reading) => rank == root,
-        (kind, Choice::Passing | Choice::Planned(Algorithm::Direct)) if kind.has_root() => {
+        (Collective::Broadcast | Collective::Scatter, Choice::Exchange) => peer == root,
+        (Collective::Reduce | Collective::Gather, Choice::Exchange) => rank == root,
+        // A rank that only lends waits until it has been read: with different roots, that would be for ever.
+        (kind, Choice::Reading | Choice::Passing | Choice::Planned(Algorithm::Direct)) if kind.has_root() => {
             rank == root || peer == root
         }
         _ => true,

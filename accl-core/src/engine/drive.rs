@@ -213,7 +213,7 @@ impl Operation for CollectiveOp {
 }
 
 /// Records a failure, and takes the links down: the caller gets its buffers back.
-fn fail(seat: &Seat, endpoint: &mut Endpoint, error: Error) -> Error {
+pub(super) fn fail(seat: &Seat, endpoint: &mut Endpoint, error: Error) -> Error {
     let error = seat.fail(error);
     endpoint.close();
     error

@@ -27,7 +27,7 @@ impl<'a> Exchange<'a> {
     #[inline]
     pub(super) fn post(call: &'a Call, endpoint: &mut Endpoint) -> Option<Self> {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
-        let simple = endpoint.facts.exchanges(call.kind, ranks, call.count_elems, call.dtype.size_bytes())
+        let simple = endpoint.facts.exchanges(call.kind, call.count_bytes())
             && call.operator.scale.is_none()
             && !call.overlaps_badly(ranks, rank);
         if !simple {
@@ -74,7 +74,7 @@ impl<'a> Exchange<'a> {
 /// What this rank posts. Where every rank has a part of it, its own part stays at home.
 #[inline]
 pub(super) fn contribution(call: &Call, endpoint: &Endpoint) -> Contribution {
-    let (rank, block) = (endpoint.rank, call.count_elems * call.dtype.size_bytes());
+    let (rank, block) = (endpoint.rank, call.count_bytes());
     let bytes = call.input_elems(endpoint.ranks, rank) * call.dtype.size_bytes();
     let shares = matches!(call.kind, Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter);
     // What fits into a cache line is posted as a whole.
@@ -91,7 +91,7 @@ pub(super) fn finish(
     endpoint: &mut Endpoint,
 ) -> Result<()> {
     let (rank, ranks, root) = (endpoint.rank, endpoint.ranks, call.root);
-    let bytes = call.count_elems * call.dtype.size_bytes();
+    let bytes = call.count_bytes();
     // Of each rank's contribution, its length and where the part for this rank begins.
     let (whole, share) = ((bytes, 0), (ranks * bytes, rank * bytes));
     match call.kind {
@@ -137,7 +137,7 @@ fn reduce(
 
 /// One block of everybody's contribution, each into the block of its rank.
 fn collect(call: &Call, sequence: u64, endpoint: &mut Endpoint, from: (usize, usize)) -> Result<()> {
-    let bytes = call.count_elems * call.dtype.size_bytes();
+    let bytes = call.count_bytes();
     (0..endpoint.ranks).try_for_each(|peer| take(call, sequence, endpoint, peer, from, peer * bytes))
 }
 
@@ -151,7 +151,7 @@ fn take(
     (posted_bytes, offset): (usize, usize),
     to: usize,
 ) -> Result<()> {
-    let bytes = call.count_elems * call.dtype.size_bytes();
+    let bytes = call.count_bytes();
     let all = if peer == endpoint.rank {
         call.send
     } else {

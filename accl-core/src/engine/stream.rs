@@ -6,7 +6,7 @@
 
 use super::Poll;
 use super::call::{Call, SelfCopy, Transfer};
-use super::drive::{Job, Work};
+use super::drive::{Job, Work, fail};
 use super::seat::Seat;
 use super::watch::{LOOK_AROUND, Stall};
 use crate::error::{Error, Result};
@@ -159,10 +159,7 @@ impl RunningPart {
             Ok(Poll::Blocked) => return (false, None),
             Ok(Poll::Advanced) => None,
             Ok(Poll::Done) => Some(Ok(())),
-            Err(error) => {
-                endpoint.close();
-                Some(Err(seat.fail(error)))
-            }
+            Err(error) => Some(Err(fail(seat, &mut endpoint, error))),
         };
         drop(endpoint);
         self.stall.end(seat);
@@ -173,8 +170,7 @@ impl RunningPart {
         let seat = &self.part.seat;
         let mut endpoint = seat.endpoint.try_lock()?;
         let error = self.stall.examine(seat, &mut endpoint, &self.work).err()?;
-        endpoint.close();
-        Some(Err(seat.fail(error)))
+        Some(Err(fail(seat, &mut endpoint, error)))
     }
 }
 
