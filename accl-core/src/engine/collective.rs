@@ -3,13 +3,13 @@
 //! post → agree → run → drain. A rank posts its call on the board, waits until those it depends on have posted
 //! theirs, compares, and only then moves data: ranks that disagree find out before anything is written.
 
-use super::Poll;
 use super::call::Call;
 use super::endpoint::Endpoint;
 use super::exchange;
 use super::explain;
 use super::lanes::Fabric;
 use super::steps::StepRunner;
+use super::{Operation, Poll};
 use crate::algo::{Algorithm, Choice, Folding, Plan, Request, reads, select};
 use crate::error::Result;
 use crate::memory::regions;
@@ -110,31 +110,6 @@ impl CollectiveOp {
             agreed,
             runner: StepRunner::default(),
         }
-    }
-
-    /// Makes what progress it can.
-    pub(crate) fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
-        if self.stage == Stage::Post && !self.post(endpoint)? {
-            return Ok(Poll::Blocked);
-        }
-        if self.stage == Stage::Agree && !self.agree(endpoint)? {
-            return Ok(Poll::Blocked);
-        }
-        if self.stage == Stage::Run {
-            match self.choice {
-                Choice::Exchange => {
-                    exchange::finish(&self.call, self.scale, self.sequence, endpoint)?;
-                    return Ok(Poll::Done);
-                }
-                Choice::Reading | Choice::Passing | Choice::Planned(_) => {
-                    if self.run(endpoint)? != Poll::Done {
-                        return Ok(if self.runner.take_advanced() { Poll::Advanced } else { Poll::Blocked });
-                    }
-                    self.stage = Stage::Drain;
-                }
-            }
-        }
-        self.drain(endpoint)
     }
 
     fn post(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
@@ -294,15 +269,6 @@ impl CollectiveOp {
         Ok(Poll::Done)
     }
 
-    /// One of the ranks that this one waits for, if that is known at once.
-    pub(crate) fn waits_for_first(&self) -> Option<Rank> {
-        match self.stage {
-            Stage::Agree => Some(self.agreed),
-            Stage::Run => self.runner.waits_for_first(),
-            Stage::Post | Stage::Drain => None,
-        }
-    }
-
     /// The ranks that this one waits for.
     pub(crate) fn waits_for(&self, endpoint: &mut Endpoint, missing: &mut Vec<Rank>) {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
@@ -333,6 +299,44 @@ impl CollectiveOp {
         if self.stage == Stage::Run || self.stage == Stage::Drain {
             missing.extend(fabric.collective.undrained());
         }
+    }
+}
+
+impl Operation for CollectiveOp {
+    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
+        if self.stage == Stage::Post && !self.post(endpoint)? {
+            return Ok(Poll::Blocked);
+        }
+        if self.stage == Stage::Agree && !self.agree(endpoint)? {
+            return Ok(Poll::Blocked);
+        }
+        if self.stage == Stage::Run {
+            match self.choice {
+                Choice::Exchange => {
+                    exchange::finish(&self.call, self.scale, self.sequence, endpoint)?;
+                    return Ok(Poll::Done);
+                }
+                Choice::Reading | Choice::Passing | Choice::Planned(_) => {
+                    if self.run(endpoint)? != Poll::Done {
+                        return Ok(if self.runner.take_advanced() { Poll::Advanced } else { Poll::Blocked });
+                    }
+                    self.stage = Stage::Drain;
+                }
+            }
+        }
+        self.drain(endpoint)
+    }
+
+    fn waits_for_first(&self) -> Option<Rank> {
+        match self.stage {
+            Stage::Agree => Some(self.agreed),
+            Stage::Run => self.runner.waits_for_first(),
+            Stage::Post | Stage::Drain => None,
+        }
+    }
+
+    fn into_op(self, _ranks: usize) -> Self {
+        self
     }
 }
 

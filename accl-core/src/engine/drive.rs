@@ -1,6 +1,5 @@
 //! The loop around the state machines: poll, wait, notice.
 
-use super::Poll;
 use super::call::{Call, SelfCopy, Transfer, describe};
 use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
@@ -8,6 +7,7 @@ use super::exchange::Exchange;
 use super::seat::Seat;
 use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
+use super::{Operation, Poll};
 use crate::error::{Error, Result};
 use crate::os::futex;
 use crate::sync::wait::{Backoff, Pause};
@@ -169,47 +169,6 @@ pub fn run_call(seat: &Seat, call: &Call) -> Result<()> {
         super::stream::wake();
     }
     outcome
-}
-
-/// What a lone call is carried out as.
-trait Operation {
-    /// Makes what progress it can.
-    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll>;
-    /// One of the ranks that it waits for, if that is known at once.
-    fn waits_for_first(&self) -> Option<Rank>;
-    /// The form in which it can wait long.
-    fn into_op(self, ranks: usize) -> CollectiveOp;
-}
-
-impl Operation for Exchange<'_> {
-    #[inline]
-    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
-        Self::poll(self, endpoint)
-    }
-
-    #[inline]
-    fn waits_for_first(&self) -> Option<Rank> {
-        Some(self.waits_for())
-    }
-
-    fn into_op(self, ranks: usize) -> CollectiveOp {
-        Self::into_op(self, ranks)
-    }
-}
-
-impl Operation for CollectiveOp {
-    #[inline]
-    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
-        Self::poll(self, endpoint)
-    }
-
-    fn waits_for_first(&self) -> Option<Rank> {
-        Self::waits_for_first(self)
-    }
-
-    fn into_op(self, _ranks: usize) -> CollectiveOp {
-        self
-    }
 }
 
 /// Records a failure, and takes the links down: the caller gets its buffers back.

@@ -1,10 +1,10 @@
 //! The one-step path for small operations: everybody's contribution stands on the board, and each rank takes
 //! what it needs. No queue, no thread, no allocation; one cache line from each peer for up to 32 bytes.
 
-use super::Poll;
 use super::call::Call;
 use super::collective::{CollectiveOp, agree, depends_on, posted};
 use super::endpoint::Endpoint;
+use super::{Operation, Poll};
 use crate::algo::Choice;
 use crate::device::Operand;
 use crate::error::Result;
@@ -45,10 +45,11 @@ impl<'a> Exchange<'a> {
         board.ring_peers();
         Some(Self { call, sequence, posted, agreed: 0 })
     }
+}
 
-    /// Makes what progress it can.
+impl Operation for Exchange<'_> {
     #[inline]
-    pub(super) fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
+    fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
         let Self { call, sequence, posted, agreed } = self;
         let rank = endpoint.rank;
         let depends = |peer| depends_on(call, Choice::Exchange, rank, peer);
@@ -59,14 +60,12 @@ impl<'a> Exchange<'a> {
         Ok(Poll::Done)
     }
 
-    /// The rank that it waits for.
     #[inline]
-    pub(super) fn waits_for(&self) -> Rank {
-        self.agreed
+    fn waits_for_first(&self) -> Option<Rank> {
+        Some(self.agreed)
     }
 
-    /// The same operation as one of any kind.
-    pub(super) fn into_op(self, ranks: usize) -> CollectiveOp {
+    fn into_op(self, ranks: usize) -> CollectiveOp {
         CollectiveOp::exchanging(self.call, ranks, self.sequence, self.posted, self.agreed)
     }
 }

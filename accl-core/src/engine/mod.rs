@@ -34,3 +34,13 @@ pub(crate) enum Poll {
     /// Nothing can move until a peer does something.
     Blocked,
 }
+
+/// What a lone call is carried out as.
+pub(crate) trait Operation {
+    /// Makes what progress it can.
+    fn poll(&mut self, endpoint: &mut Endpoint) -> crate::error::Result<Poll>;
+    /// One of the ranks that it waits for, if that is known at once.
+    fn waits_for_first(&self) -> Option<crate::types::Rank>;
+    /// The form in which it can wait long.
+    fn into_op(self, ranks: usize) -> collective::CollectiveOp;
+}
