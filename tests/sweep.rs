@@ -321,6 +321,8 @@ fn without_reading_across_processes() {
         run(Cluster::new(ranks, 1).env("ACCL_CROSS_MEMORY", 0), cases() / 2);
         let messages = Cluster::new(ranks, 1).env("ACCL_CROSS_MEMORY", 0).env("ACCL_EXCHANGE_BYTES", 0);
         run(messages.env("ACCL_SEGMENT_BYTES", "1K"), cases() / 2);
+        let staged = Cluster::new(ranks, 1).env("ACCL_CROSS_MEMORY", 0).env("ACCL_STAGE_BYTES", "3K");
+        run(staged, cases() / 2);
     }
 }
 
@@ -336,6 +338,19 @@ fn every_threshold() {
                 .env("ACCL_FLAT_BYTES", flat)
                 .env("ACCL_STREAM_BYTES", stream);
             run(cluster, cases() / 3);
+        }
+    }
+}
+
+/// Through staging areas whatever the size, and only where that is large.
+#[test]
+fn staged() {
+    for (exchange, stage) in [("0", "0"), ("1K", "20K")] {
+        for (processes, threads) in [(2, 1), (3, 1), (5, 1), (1, 3), (2, 2)] {
+            let cluster = Cluster::new(processes, threads)
+                .env("ACCL_EXCHANGE_BYTES", exchange)
+                .env("ACCL_STAGE_BYTES", stage);
+            run(cluster, cases() / 2);
         }
     }
 }

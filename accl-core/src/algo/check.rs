@@ -13,7 +13,7 @@
 //! Memory that is read in place is covered the same way: who reads must know of the last write, and who writes, or
 //! hands its buffers back at the end, must know of every reading.
 
-use super::{Algorithm, Buffer, Folding, Operand, Plan, Request, Span, Step};
+use super::{Algorithm, Buffer, Folding, Operand, Plan, Request, Span, Step, staging};
 use crate::types::{Collective, Rank};
 use std::collections::VecDeque;
 
@@ -29,6 +29,11 @@ struct Value {
 struct Place {
     partial: bool,
     index: usize,
+}
+
+/// Slots that staging plans need at least, of `align` elements each.
+fn least_staging(ranks: usize, align_elems: usize) -> usize {
+    (2 * (ranks + 1)).max(4) * align_elems
 }
 
 #[derive(Debug)]
@@ -64,15 +69,17 @@ impl Lent {
 enum Way {
     Messages(Algorithm),
     Reading(Folding),
+    Staging,
 }
 
-const WAYS: [Way; 6] = [
+const WAYS: [Way; 7] = [
     Way::Messages(Algorithm::Direct),
     Way::Messages(Algorithm::Ring),
     Way::Messages(Algorithm::Tree),
     Way::Messages(Algorithm::RecursiveDoubling),
     Way::Reading(Folding::Owner),
     Way::Reading(Folding::Everyone),
+    Way::Staging,
 ];
 
 impl Way {
@@ -80,6 +87,7 @@ impl Way {
         match self {
             Self::Messages(algorithm) => algorithm.serves(kind),
             Self::Reading(_) => true,
+            Self::Staging => staging::serves(kind),
         }
     }
 
@@ -93,8 +101,11 @@ impl Way {
         let mut plan = Plan::default();
         match self {
             Self::Messages(algorithm) => request.plan(algorithm, &mut plan),
-            Self::Reading(_) if request.ranks == 1 => request.plan(Algorithm::Direct, &mut plan),
+            Self::Reading(_) | Self::Staging if request.ranks == 1 => {
+                request.plan(Algorithm::Direct, &mut plan)
+            }
             Self::Reading(folding) => request.plan_reading(folding, &mut plan),
+            Self::Staging => request.plan_staging(&mut plan),
         }
         plan
     }
@@ -112,7 +123,9 @@ struct Machine {
     in_place: bool,
     plan: Plan,
     next: usize,
+    /// User memory, and the staging area from `staging` on.
     memory: Vec<Option<Value>>,
+    staging: usize,
     touched: Vec<Touched>,
     partial: Vec<Option<Value>>,
     clock: Vec<u64>,
@@ -161,12 +174,14 @@ impl Machine {
     fn new(request: Request, way: Way, in_place: bool) -> Self {
         let plan = way.plan(&request);
         let (input, output) = (input_elems(&request), output_elems(&request));
-        let memory = input + output + request.ranks * request.count_elems;
+        let staging = input + output + request.ranks * request.count_elems;
+        let memory = staging + request.staging_elems;
         let mut machine = Self {
             request,
             in_place,
             next: 0,
             memory: vec![None; memory],
+            staging,
             touched: vec![Touched::default(); memory],
             partial: vec![None; plan.partial_elems],
             plan,
@@ -188,6 +203,7 @@ impl Machine {
             Buffer::Input => Place { partial: false, index: input + index },
             Buffer::Output => Place { partial: false, index: output + index },
             Buffer::Partial => Place { partial: true, index },
+            Buffer::Staging => Place { partial: false, index: self.staging + index },
         }
     }
 
@@ -196,6 +212,7 @@ impl Machine {
             Buffer::Input => input_elems(&self.request),
             Buffer::Output => output_elems(&self.request),
             Buffer::Partial => self.plan.partial_elems,
+            Buffer::Staging => self.request.staging_elems,
         };
         assert!(span.start_elems + span.count_elems <= limit, "span {span:?} leaves its buffer of {limit}");
         (span.start_elems..span.start_elems + span.count_elems)
@@ -439,8 +456,8 @@ fn check(template: Request, way: Way, in_place: bool) {
         let wanted = expected(&machine.request);
         let span = Span::output(0..wanted.len());
         assert_eq!(machine.read(&span), wanted, "rank {rank}");
-        // The caller may change its buffers now.
-        (0..machine.touched.len()).for_each(|index| machine.assert_unread(index));
+        // The caller may change its buffers now. The staging area is written next when all have begun the next operation.
+        (0..machine.staging).for_each(|index| machine.assert_unread(index));
     }
     assert!(world.links.iter().all(VecDeque::is_empty), "messages that nobody received");
 }
@@ -460,6 +477,7 @@ fn check_case(kind: Collective, way: Way, ranks: usize, count_elems: usize, segm
                 count_elems,
                 segment_elems,
                 align_elems: 1 + ranks % 3,
+                staging_elems: least_staging(ranks, 1 + ranks % 3) * (1 + count_elems % 3),
             };
             check(request, way, in_place);
         }
@@ -539,6 +557,7 @@ fn a_write_under_a_reader_is_found() {
         count_elems: 1,
         segment_elems: 1,
         align_elems: 1,
+        staging_elems: 8,
     };
     let mut machine = Machine::new(request, Way::Messages(Algorithm::Direct), true);
     let first = machine.place(Buffer::Input, 0);
@@ -557,6 +576,7 @@ fn folding_everywhere_in_place_is_found() {
         count_elems: 4,
         segment_elems: 4,
         align_elems: 1,
+        staging_elems: 8,
     };
     check(request, Way::Reading(Folding::Everyone), true);
 }

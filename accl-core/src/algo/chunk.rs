@@ -8,9 +8,14 @@ impl Request {
     /// The chunk of `owner` when all elements are shared out among the ranks: equal chunks that begin at
     /// multiples of the alignment, so that the last ones may be shorter, or empty.
     pub(super) fn chunk(&self, owner: Rank) -> Range<usize> {
-        let chunk_elems = self.count_elems.div_ceil(self.ranks).next_multiple_of(self.align_elems);
-        let start = (owner * chunk_elems).min(self.count_elems);
-        start..(start + chunk_elems).min(self.count_elems)
+        self.chunk_of(0..self.count_elems, owner)
+    }
+
+    /// The same for a part of the elements.
+    pub(super) fn chunk_of(&self, part: Range<usize>, owner: Rank) -> Range<usize> {
+        let chunk_elems = part.len().div_ceil(self.ranks).next_multiple_of(self.align_elems);
+        let start = (part.start + owner * chunk_elems).min(part.end);
+        start..(start + chunk_elems).min(part.end)
     }
 
     /// The block of `owner` in a buffer that holds one block of `count_elems` for each rank.
@@ -53,6 +58,7 @@ mod tests {
                     count_elems,
                     segment_elems: 5,
                     align_elems: 4,
+                    staging_elems: 0,
                 };
                 let mut next = 0;
                 for owner in 0..ranks {

@@ -8,8 +8,9 @@
 //! ranks against the shared one ([`Rows`]). A row is in a cache that is as large, no more in one half as large, and in
 //! part between; so predictions have no jumps, and grow with the bytes.
 //!
-//! The hot path does not come here: it compares a call's bytes with [`Thresholds`], which are found by search.
+//! The hot path does not come here: it looks a call's bytes up in [`Choices`], which are made when a communicator is.
 
+use super::staging;
 use crate::topo::Machine;
 use crate::types::Collective;
 
@@ -24,6 +25,8 @@ pub enum Way {
     LentOwned,
     /// Messages are copied into links and out of them, by both ends at once.
     Passed,
+    /// Segments are copied once into memory that all share, and read there by all.
+    Staged,
     /// Neighbours only, over links.
     Ring,
     /// Up and down, over links.
@@ -40,6 +43,7 @@ impl Way {
             Self::LentFlat => "lent-flat",
             Self::LentOwned => "lent-owned",
             Self::Passed => "passed",
+            Self::Staged => "staged",
             Self::Ring => "ring",
             Self::Tree => "tree",
             Self::RecursiveDoubling => "rd",
@@ -71,6 +75,10 @@ pub struct Shape {
 
 /// The most bytes that one rank can contribute by [`Way::Copied`].
 pub const BOARD_MOST_BYTES: usize = 16 << 10;
+/// A rank's staging area, of two to 64 ranks.
+const STAGING_BYTES: f64 = (512 << 10) as f64;
+/// Where data is more than all caches hold, staging it gains nothing, and plans would be long.
+const STAGED_MOST_BYTES: usize = 256 << 20;
 /// The kernel is asked for so many bytes at once: they stay in a second-level cache until they are folded.
 const PIECE_BYTES: f64 = (256 << 10) as f64;
 /// A message's head carries so many bytes itself.
@@ -173,6 +181,8 @@ pub fn predict(way: Way, kind: Collective, shape: Shape, bytes: usize, machine: 
         Way::LentOwned if kind == Collective::AllReduce => model.owned(),
         Way::LentOwned => f64::INFINITY,
         Way::Passed => model.passed(),
+        Way::Staged if !staging::serves(kind) || bytes > STAGED_MOST_BYTES => f64::INFINITY,
+        Way::Staged => model.staged(),
         Way::Ring | Way::Tree | Way::RecursiveDoubling => model.linked(way),
     }
 }
@@ -228,11 +238,12 @@ impl Model<'_> {
         ns(self.machine.handover_ps)
     }
 
-    /// Rows of input and output, of this rank and of all; through this rank's cache also go those of its peers.
+    /// Rows of input and output, of this rank and of all; through this rank's cache also go those of its peers, and
+    /// all of ranks that take turns on its processor.
     fn rows(&self) -> Rows {
         let volumes = self.volumes;
         let own = volumes.contributed + volumes.written;
-        Rows { own: own + volumes.pulled, all: own * self.ranks() }
+        Rows { own: (own + volumes.pulled) * self.waves(), all: own * self.ranks() }
     }
 
     fn copy_rate(&self) -> Rate {
@@ -302,13 +313,60 @@ impl Model<'_> {
             _ => stage,
         };
         // A root gives or takes; without one, every rank does both.
-        let work = if self.kind.has_root() { out } else { stage + out + 2.0 * RECORD_NS / RECORD_KIB };
+        let work = if self.kind.has_root() { out } else { stage + out };
         let rounds = if self.kind == Collective::AllReduce { 2.0 / self.ranks() } else { 1.0 };
         // A root that gives serves its peers one after the other.
         let gives = matches!(self.kind, Collective::Broadcast | Collective::Scatter);
         let peers = if gives { self.ranks() - 1.0 } else { 1.0 };
-        let moved = kib(volumes.pulled) * rounds * peers * work;
-        3.0 * self.meeting() + self.waves() * (PLAN_NS + moved + self.copy(volumes.own))
+        let moved = kib(volumes.pulled) * rounds * peers;
+        let records = if self.kind.has_root() {
+            peers
+        } else {
+            let phases = if self.kind == Collective::AllReduce { 2.0 } else { 1.0 };
+            2.0 * (moved / RECORD_KIB).max(phases * (self.ranks() - 1.0))
+        };
+        // Peers that take turns are waited for one by one, each for its messages.
+        let meetings = if self.waves() > 1.0 { 3.0 * (self.ranks() - 1.0) } else { 3.0 };
+        let carried = moved * work + records * RECORD_NS;
+        meetings * self.meeting() + self.waves() * (PLAN_NS + carried + self.copy(volumes.own))
+    }
+
+    /// Segments go into the staging area while those before are taken out of others' areas; all meet after each.
+    fn staged(&self) -> f64 {
+        let (ranks, bytes, machine) = (self.ranks(), kib(self.bytes as f64), self.machine);
+        let others = ranks - 1.0;
+        // What is put there, what is folded of others', and what is fetched.
+        let (put, folded, fetched) = match self.kind {
+            Collective::AllReduce | Collective::Reduce => {
+                (bytes * others / ranks, bytes * others / ranks, bytes * others / ranks)
+            }
+            Collective::ReduceScatter => (bytes * others, bytes * others, 0.0),
+            Collective::Broadcast => (bytes, 0.0, bytes),
+            _ => (bytes, 0.0, bytes * others),
+        };
+        let segment = kib(STAGING_BYTES)
+            / match self.kind {
+                Collective::AllReduce | Collective::Reduce => 2.0 * (ranks + 1.0) / ranks,
+                Collective::ReduceScatter => 2.0 * ranks,
+                Collective::Broadcast => 4.0,
+                _ => 2.0,
+            };
+        let rounds = (bytes / segment).ceil() + if self.kind == Collective::AllReduce { 1.0 } else { 0.0 };
+        let near = Rows { own: 0.0, all: 0.0 };
+        let copy = self.copy_rate().at(self.rows(), machine).min(ns(machine.copy_streaming_ps_per_kib));
+        // What was staged last has been read by peers; what they have staged is fresh.
+        let put = put * copy.max(ns(machine.dirty_write_ps_per_kib) * self.elsewhere());
+        let read = ns(machine.dirty_read_ps_per_kib) * self.elsewhere();
+        let fold = folded * self.add_rate().at(near, machine).max(read);
+        let fetch = fetched * copy.max(if self.kind.has_root() { self.fresh() } else { read });
+        let work = if self.kind == Collective::Broadcast {
+            // The root and its readers work at the same time, as far as there are processors for all.
+            let turns = self.shape.cpus.min(self.shape.ranks) as f64;
+            PLAN_NS + ((put + others * fetch) / turns).max(put).max(fetch)
+        } else {
+            self.waves() * (PLAN_NS + put + fold + fetch)
+        };
+        (1.0 + rounds) * self.meeting() + work + self.waves() * self.copy(self.volumes.own)
     }
 
     /// Getting `bytes` from all peers that have something, and folding or storing them; each KiB takes `least_ns` at
@@ -324,7 +382,9 @@ impl Model<'_> {
             Pull::Kernel => {
                 let sources = self.volumes.sources;
                 let calls = sources * (bytes / sources / PIECE_BYTES).ceil().max(1.0);
-                let read = kib(bytes) * self.remote_rate().at(rows, machine).max(least_ns);
+                // Where ranks take turns, those of other processors have had their caches to themselves meanwhile.
+                let apart = if self.waves() > 1.0 { ns(machine.remote_l3_ps_per_kib) } else { 0.0 };
+                let read = kib(bytes) * self.remote_rate().at(rows, machine).max(apart).max(least_ns);
                 calls * self.remote_call() + read + fold
             }
             Pull::Ring => self.second_look() + kib(bytes) * self.link_rate() + fold,
@@ -369,58 +429,122 @@ impl Model<'_> {
     }
 }
 
-/// Where one way becomes better than another, for one kind of operation and one [`Shape`]; in bytes of the call's count
-/// for one rank. `usize::MAX` stands for "never".
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Thresholds {
-    /// Up to here [`Way::Copied`]; 0 if it is never better.
-    pub copied_most_bytes: usize,
-    /// Above that, up to here [`Way::LentFlat`]; above it [`Way::LentOwned`].
-    pub flat_most_bytes: usize,
-    /// From here on [`Way::Passed`].
-    pub passing_least_bytes: usize,
-    /// From here on results are written with stores that go around the caches.
+/// What settings say of ways, in bytes of the call's count for one rank: none leaves the choice to predictions.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Forced {
+    /// Up to here [`Way::Copied`], and not above.
+    pub copied_most_bytes: Option<usize>,
+    /// Up to here [`Way::LentFlat`], above it [`Way::LentOwned`].
+    pub flat_most_bytes: Option<usize>,
+    /// From here on [`Way::Passed`], and not below.
+    pub passed_least_bytes: Option<usize>,
+    /// From here on [`Way::Staged`], and not below.
+    pub staged_least_bytes: Option<usize>,
+}
+
+impl Forced {
+    /// True if a call of `bytes` must go `way`.
+    fn demands(&self, way: Way, bytes: usize) -> bool {
+        match way {
+            Way::Copied => self.copied_most_bytes.is_some_and(|most| bytes <= most),
+            Way::Passed => self.passed_least_bytes.is_some_and(|least| bytes >= least),
+            Way::Staged => self.staged_least_bytes.is_some_and(|least| bytes >= least),
+            _ => false,
+        }
+    }
+
+    /// True if it may.
+    fn allows(&self, way: Way, bytes: usize) -> bool {
+        match way {
+            Way::Copied => self.copied_most_bytes.is_none_or(|most| bytes <= most),
+            Way::LentFlat => self.flat_most_bytes.is_none_or(|most| bytes <= most),
+            Way::LentOwned => self.flat_most_bytes.is_none_or(|most| bytes > most),
+            Way::Passed => self.passed_least_bytes.is_none_or(|least| bytes >= least),
+            Way::Staged => self.staged_least_bytes.is_none_or(|least| bytes >= least),
+            _ => false,
+        }
+    }
+
+    /// Sizes at which it changes its mind.
+    fn turns(&self) -> impl Iterator<Item = usize> {
+        let most = [self.copied_most_bytes, self.flat_most_bytes].map(|most| most?.checked_add(1));
+        let least = [self.passed_least_bytes, self.staged_least_bytes];
+        most.into_iter().chain(least).flatten()
+    }
+}
+
+/// The ways of ranks that can read each other's memory; of equal ones the first is chosen.
+pub(super) const WAYS: [Way; 5] = [Way::Copied, Way::LentFlat, Way::LentOwned, Way::Staged, Way::Passed];
+/// Those of ranks that cannot.
+pub(super) const WAYS_WITHOUT_READING: [Way; 3] = [Way::Copied, Way::Staged, Way::Passed];
+
+/// Which way a call goes by its size, for one kind of operation and one [`Shape`]. Sizes are bytes of the call's count
+/// for one rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choices {
+    /// Ways, each with the size from which on it is taken, in ascending order; the first begins at 0.
+    ways: Box<[(usize, Way)]>,
+    /// From here on results are written with stores that go around the caches; `usize::MAX` for never.
     pub streaming_least_bytes: usize,
 }
 
-impl Thresholds {
-    /// The thresholds that predictions give. They hold for all sizes of [`sizes`]: up to a threshold the first way is
-    /// never slower, and at the next size it is.
-    pub fn of(kind: Collective, shape: Shape, machine: &Machine) -> Self {
-        let time = |way, bytes| predict(way, kind, shape, bytes, machine);
-        let lent = |bytes| time(Way::LentFlat, bytes).min(time(Way::LentOwned, bytes));
-        let most = |holds: &dyn Fn(usize) -> bool| sizes().take_while(|bytes| holds(*bytes)).last();
-        let flat_holds = |bytes| time(Way::LentFlat, bytes) <= time(Way::LentOwned, bytes);
-        let flat = if kind == Collective::AllReduce { most(&flat_holds).unwrap_or(0) } else { usize::MAX };
+impl Choices {
+    /// The choices of ranks that can read each other's memory.
+    pub fn of(kind: Collective, shape: Shape, machine: &Machine, forced: &Forced) -> Self {
+        Self::among(&WAYS, kind, shape, machine, forced)
+    }
+
+    /// At each of [`sizes`] that of `among` which is predicted to be the fastest, of those that `forced` leaves; in
+    /// between, the way of the next smaller one.
+    pub fn among(
+        among: &[Way],
+        kind: Collective,
+        shape: Shape,
+        machine: &Machine,
+        forced: &Forced,
+    ) -> Self {
         let streams = |bytes: &usize| {
             let volumes = Volumes::of(kind, shape.ranks, *bytes);
             let (cached, streaming) = Model { kind, shape, bytes: *bytes, volumes, machine }.stores();
             streaming < cached
         };
-        let passing_loses = |bytes: &usize| time(Way::Passed, *bytes) >= lent(*bytes);
-        let last_loss = sizes().filter(passing_loses).last();
-        Self {
-            passing_least_bytes: sizes()
-                .find(|bytes| last_loss.is_none_or(|last| *bytes > last))
-                .unwrap_or(usize::MAX),
-            copied_most_bytes: most(&|bytes| time(Way::Copied, bytes) <= lent(bytes)).unwrap_or(0),
-            flat_most_bytes: if Some(flat) == sizes().last() { usize::MAX } else { flat },
-            streaming_least_bytes: sizes().find(streams).unwrap_or(usize::MAX),
+        // Where Copied ends, calls that are a little larger must not go that way.
+        let board_most = BOARD_MOST_BYTES / Volumes::of(kind, shape.ranks, 1).contributed as usize;
+        let mut sizes: Vec<usize> = sizes().chain(forced.turns()).chain([0, board_most + 1, STAGED_MOST_BYTES + 1]).collect();
+        sizes.sort_unstable();
+        let mut ways: Vec<(usize, Way)> = Vec::new();
+        for bytes in sizes {
+            let time = |way: Way| predict(way, kind, shape, bytes, machine);
+            let way = best(among, forced, bytes, time);
+            if ways.last().is_none_or(|(_, last)| *last != way) {
+                ways.push((bytes, way));
+            }
         }
+        Self { ways: ways.into(), streaming_least_bytes: self::sizes().find(streams).unwrap_or(usize::MAX) }
     }
 
-    /// The way for a call, of those that need no plan.
+    /// The way for a call.
+    #[inline]
     pub fn way(&self, bytes: usize) -> Way {
-        if bytes <= self.copied_most_bytes {
-            Way::Copied
-        } else if bytes >= self.passing_least_bytes {
-            Way::Passed
-        } else if bytes <= self.flat_most_bytes {
-            Way::LentFlat
-        } else {
-            Way::LentOwned
-        }
+        let next = self.ways.iter().position(|(least, _)| *least > bytes).unwrap_or(self.ways.len());
+        self.ways[next.saturating_sub(1)].1
     }
+
+    /// The ways, each with the size from which on it is taken.
+    pub fn ways(&self) -> &[(usize, Way)] {
+        &self.ways
+    }
+}
+
+/// The fastest of the ways that are left for a call of `bytes`.
+fn best(among: &[Way], forced: &Forced, bytes: usize, time: impl Fn(Way) -> f64) -> Way {
+    let able: Vec<Way> = among.iter().copied().filter(|way| time(*way) < f64::INFINITY).collect();
+    if let Some(way) = able.iter().find(|way| forced.demands(**way, bytes)) {
+        return *way;
+    }
+    let left = able.into_iter().filter(|way| forced.allows(*way, bytes));
+    // Passing carries everything.
+    left.min_by(|one, other| time(*one).total_cmp(&time(*other))).unwrap_or(Way::Passed)
 }
 
 /// The sizes at which ways are compared: 1 to 8 bytes, then eight for each doubling, to 4 GiB.

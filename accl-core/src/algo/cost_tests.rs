@@ -1,12 +1,20 @@
-//! Thresholds say what predictions say, on machines of every kind.
+//! Choices say what predictions say, on machines of every kind.
 
 use super::*;
 use crate::algo::check::KINDS;
 use crate::topo::FIGURES;
 use proptest::prelude::*;
 
-const WAYS: [Way; 7] =
-    [Way::Copied, Way::LentFlat, Way::LentOwned, Way::Passed, Way::Ring, Way::Tree, Way::RecursiveDoubling];
+const ALL_WAYS: [Way; 8] = [
+    Way::Copied,
+    Way::LentFlat,
+    Way::LentOwned,
+    Way::Passed,
+    Way::Staged,
+    Way::Ring,
+    Way::Tree,
+    Way::RecursiveDoubling,
+];
 
 const PAIR: Shape = Shape { ranks: 2, cpus: 2, pull: Pull::Kernel };
 
@@ -38,81 +46,73 @@ fn kinds() -> impl Strategy<Value = Collective> {
     prop::sample::select(KINDS.to_vec())
 }
 
-/// Up to `threshold` the first is never more, and right above it is, unless there is no size above.
-fn crosses(threshold: usize, first: impl Fn(usize) -> f64, second: impl Fn(usize) -> f64) {
-    for bytes in sizes().take_while(|bytes| *bytes <= threshold) {
-        assert!(first(bytes) <= second(bytes), "{bytes}: {} > {}", first(bytes), second(bytes));
-    }
-    if let Some(bytes) = sizes().find(|bytes| *bytes > threshold) {
-        assert!(first(bytes) > second(bytes), "{bytes}: {} <= {}", first(bytes), second(bytes));
-    }
-}
-
 proptest! {
     #[test]
-    fn thresholds_are_where_predictions_cross(
+    fn the_way_is_the_cheapest_at_every_size(
         machine in prop_oneof![machines(), likely_machines()], shape in shapes(), kind in kinds(),
     ) {
-        let thresholds = Thresholds::of(kind, shape, &machine);
+        let choices = Choices::of(kind, shape, &machine, &Forced::default());
         let time = |way, bytes| predict(way, kind, shape, bytes, &machine);
-        crosses(
-            thresholds.copied_most_bytes,
-            |bytes| time(Way::Copied, bytes),
-            |bytes| time(Way::LentFlat, bytes).min(time(Way::LentOwned, bytes)),
-        );
-        let passing = thresholds.passing_least_bytes;
-        for bytes in sizes().filter(|bytes| *bytes >= passing) {
-            let lent = time(Way::LentFlat, bytes).min(time(Way::LentOwned, bytes));
-            prop_assert!(time(Way::Passed, bytes) < lent, "{} bytes", bytes);
+        for bytes in sizes() {
+            let chosen = time(choices.way(bytes), bytes);
+            prop_assert!(chosen < f64::INFINITY, "{} bytes", bytes);
+            prop_assert!(WAYS.iter().all(|way| chosen <= time(*way, bytes)), "{} bytes", bytes);
         }
-        if let Some(last) = sizes().filter(|bytes| *bytes < passing).last() {
-            let lent = time(Way::LentFlat, last).min(time(Way::LentOwned, last));
-            prop_assert!(time(Way::Passed, last) >= lent, "{} bytes", last);
-        }
-        crosses(
-            thresholds.flat_most_bytes,
-            |bytes| time(Way::LentFlat, bytes),
-            |bytes| time(Way::LentOwned, bytes),
-        );
-        let volumes = |bytes| Volumes::of(kind, shape.ranks, bytes);
-        let stores =
-            |bytes| Model { kind, shape, bytes, volumes: volumes(bytes), machine: &machine }.stores();
-        let below = sizes().filter(|bytes| *bytes < thresholds.streaming_least_bytes);
+        prop_assert_eq!(choices.ways()[0].0, 0);
+        prop_assert!(choices.ways().windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 != pair[1].1));
+        let stores = |bytes| {
+            let volumes = Volumes::of(kind, shape.ranks, bytes);
+            Model { kind, shape, bytes, volumes, machine: &machine }.stores()
+        };
+        let below = sizes().filter(|bytes| *bytes < choices.streaming_least_bytes);
         prop_assert!(below.map(stores).all(|(cached, streaming)| cached <= streaming));
-        if thresholds.streaming_least_bytes < usize::MAX {
-            let (cached, streaming) = stores(thresholds.streaming_least_bytes);
+        if choices.streaming_least_bytes < usize::MAX {
+            let (cached, streaming) = stores(choices.streaming_least_bytes);
             prop_assert!(streaming < cached);
         }
-        let board = BOARD_MOST_BYTES as f64;
-        prop_assert!(volumes(thresholds.copied_most_bytes).contributed <= board);
-        prop_assert!(kind == Collective::AllReduce || thresholds.flat_most_bytes == usize::MAX);
+    }
+
+    #[test]
+    fn no_size_goes_a_way_that_cannot_carry_it(
+        machine in machines(), shape in shapes(), kind in kinds(), bytes in 1..1usize << 30, copied in 0..1usize << 20,
+    ) {
+        for copied_most_bytes in [None, Some(copied)] {
+            let forced = Forced { copied_most_bytes, ..Forced::default() };
+            let way = Choices::of(kind, shape, &machine, &forced).way(bytes);
+            let contributed = Volumes::of(kind, shape.ranks, bytes).contributed;
+            prop_assert!(way != Way::Copied || contributed <= BOARD_MOST_BYTES as f64);
+            prop_assert!(way != Way::Staged || staging::serves(kind));
+            prop_assert!(way != Way::LentOwned || kind == Collective::AllReduce);
+        }
+    }
+
+    #[test]
+    fn what_settings_force_is_done(
+        machine in likely_machines(), shape in shapes(), least in 1..1usize << 30, bytes in 1..1usize << 30,
+    ) {
+        prop_assume!(shape.ranks > 1);
+        let way = |forced| Choices::of(Collective::AllReduce, shape, &machine, &forced).way(bytes);
+        let passed = way(Forced { passed_least_bytes: Some(least), ..Forced::default() });
+        prop_assert_eq!(passed == Way::Passed, bytes >= least);
+        let staged = way(Forced { staged_least_bytes: Some(least), ..Forced::default() });
+        prop_assert_eq!(staged == Way::Staged, bytes >= least && bytes <= STAGED_MOST_BYTES);
+        let flat = way(Forced { flat_most_bytes: Some(least), ..Forced::default() });
+        let other = if bytes <= least { Way::LentOwned } else { Way::LentFlat };
+        prop_assert_ne!(flat, other);
+        let small = bytes.min(20 << 10);
+        let forced = Forced { copied_most_bytes: Some(least % (BOARD_MOST_BYTES + 1)), ..Forced::default() };
+        let copied = Choices::of(Collective::AllReduce, shape, &machine, &forced).way(small) == Way::Copied;
+        prop_assert_eq!(copied, small <= least % (BOARD_MOST_BYTES + 1));
     }
 
     #[test]
     fn more_bytes_take_no_less_time(
         machine in prop_oneof![machines(), likely_machines()], shape in shapes(), kind in kinds(),
     ) {
-        for way in WAYS {
+        for way in ALL_WAYS {
             let times: Vec<f64> = sizes().map(|bytes| predict(way, kind, shape, bytes, &machine)).collect();
             for pair in times.windows(2) {
                 prop_assert!(pair[0] > 0.0 && pair[0] <= pair[1] * (1.0 + 1e-12), "{way:?}: {pair:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_way_is_the_cheapest_around_each_threshold(machine in likely_machines(), shape in shapes()) {
-        let kind = Collective::AllReduce;
-        let thresholds = Thresholds::of(kind, shape, &machine);
-        prop_assume!(shape.ranks > 1 && thresholds.copied_most_bytes < thresholds.flat_most_bytes);
-        let ways = [Way::Copied, Way::LentFlat, Way::LentOwned];
-        for threshold in [thresholds.copied_most_bytes, thresholds.flat_most_bytes] {
-            for bytes in sizes().filter(|bytes| *bytes == threshold) {
-                let chosen = predict(thresholds.way(bytes), kind, shape, bytes, &machine);
-                let least = ways.map(|way| predict(way, kind, shape, bytes, &machine));
-                // Copying may become the cheapest again, and is not gone back to.
-                let least = if threshold == thresholds.copied_most_bytes { &least[..] } else { &least[1..] };
-                prop_assert!(least.iter().all(|time| chosen <= *time), "{bytes}: {chosen} of {least:?}");
             }
         }
     }
@@ -125,7 +125,7 @@ proptest! {
         let mut values = machine.values();
         values[place] *= 1.5;
         let slower = Machine::from_values(values);
-        for way in WAYS {
+        for way in ALL_WAYS {
             let (before, after) = (predict(way, kind, shape, bytes, &machine), predict(way, kind, shape, bytes, &slower));
             prop_assert!(before <= after, "{way:?}: {before} {after}");
         }
@@ -151,20 +151,22 @@ fn the_default_machine_is_the_one_that_was_measured() {
     }
 }
 
+fn ways_of_all_reduce(shape: Shape) -> Vec<Way> {
+    let choices = Choices::of(Collective::AllReduce, shape, &Machine::default(), &Forced::default());
+    choices.ways().iter().map(|(_, way)| *way).collect()
+}
+
 #[test]
-fn a_pair_goes_from_the_board_to_lending_to_owning_to_passing() {
-    let thresholds = Thresholds::of(Collective::AllReduce, PAIR, &Machine::default());
-    assert!((1024..=16384).contains(&thresholds.copied_most_bytes), "{thresholds:?}");
-    assert!(thresholds.flat_most_bytes > thresholds.copied_most_bytes, "{thresholds:?}");
-    assert!(thresholds.flat_most_bytes < usize::MAX, "{thresholds:?}");
-    assert_eq!(thresholds.way(8), Way::Copied);
-    assert_eq!(thresholds.way(thresholds.copied_most_bytes + 1), Way::LentFlat);
-    assert_eq!(thresholds.way(thresholds.flat_most_bytes + 1), Way::LentOwned);
-    assert_eq!(thresholds.way(1 << 30), Way::Passed);
-    // With more ranks, reading everything everywhere is worth it for less.
-    let eight = Shape { ranks: 8, cpus: 8, ..PAIR };
-    let wide = Thresholds::of(Collective::AllReduce, eight, &Machine::default());
-    assert!(wide.flat_most_bytes < thresholds.flat_most_bytes, "{wide:?}");
+fn a_pair_begins_on_the_board_and_lends_more() {
+    let ways = ways_of_all_reduce(PAIR);
+    assert_eq!(ways[..2], [Way::Copied, Way::LentFlat], "{ways:?}");
+}
+
+#[test]
+fn crowded_ranks_stage_what_the_board_does_not_hold() {
+    let ways = ways_of_all_reduce(Shape { ranks: 8, ..PAIR });
+    assert_eq!(ways[0], Way::Copied);
+    assert!(ways.contains(&Way::Staged), "{ways:?}");
 }
 
 #[test]

@@ -11,12 +11,13 @@ mod reading;
 mod recursive_doubling;
 mod ring;
 mod select;
+mod staging;
 mod tree;
 
 #[cfg(test)]
 mod check;
 
-pub use cost::{BOARD_MOST_BYTES, Pull, Shape, Thresholds, Way, predict, sizes};
+pub use cost::{BOARD_MOST_BYTES, Choices, Forced, Pull, Shape, Way, predict, sizes};
 pub use plan::{Buffer, Operand, Plan, Span, Step};
 pub use reading::{Folding, reads};
 pub use select::{Algorithm, Choice, Facts, select};
@@ -41,6 +42,8 @@ pub struct Request {
     pub segment_elems: usize,
     /// Chunks begin at multiples of this many elements.
     pub align_elems: usize,
+    /// How many elements a rank's staging area has.
+    pub staging_elems: usize,
 }
 
 impl Request {
@@ -60,6 +63,12 @@ impl Request {
     pub fn plan_reading(&self, folding: Folding, plan: &mut Plan) {
         plan.clear();
         reading::plan(self, folding, plan);
+    }
+
+    /// The same for ranks that stage their data for each other.
+    pub fn plan_staging(&self, plan: &mut Plan) {
+        plan.clear();
+        staging::plan(self, plan);
     }
 
     /// The other ranks, beginning with the next one: everybody begins with somebody else.

@@ -22,6 +22,9 @@ pub enum Buffer {
     Output,
     /// Scratch memory of the operation: accumulators of an unfinished reduction.
     Partial,
+    /// The rank's staging area, which all peers can read: elements, untouched where they were copied from an input,
+    /// finished where they were reduced.
+    Staging,
 }
 
 /// Elements of one buffer.
@@ -49,6 +52,11 @@ impl Span {
     /// Accumulators of the scratch memory.
     pub fn partial(range: Range<usize>) -> Self {
         Self::of(Buffer::Partial, range)
+    }
+
+    /// Elements of the staging area.
+    pub fn staging(range: Range<usize>) -> Self {
+        Self::of(Buffer::Staging, range)
     }
 
     fn of(buffer: Buffer, range: Range<usize>) -> Self {
@@ -109,7 +117,7 @@ pub enum Step {
         /// to there; equal length.
         to: Span,
     },
-    /// Fold operands in order and store the result: finished in `Output`, unfinished in `Partial`.
+    /// Fold operands in order and store the result: unfinished in `Partial`, finished elsewhere.
     Reduce {
         /// Which of [`Plan::operands`].
         operands: Range<usize>,

@@ -3,12 +3,15 @@
 use super::Folding;
 #[cfg(test)]
 use super::cost::Pull;
-use super::cost::{BOARD_MOST_BYTES, Shape, Thresholds, Way, predict};
+use super::cost::{
+    BOARD_MOST_BYTES, Choices, Forced, Shape, WAYS, WAYS_WITHOUT_READING, Way, predict,
+};
 use crate::config::{AlgorithmRules, Settings};
 use crate::error::{Error, Result};
 use crate::topo::Machine;
 use crate::types::Collective;
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// The algorithms that have plans.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +70,8 @@ pub enum Choice {
     /// By the direct plan, with messages that are copied into links and out of them: both ends work at the same time,
     /// where otherwise one would wait for the other to read.
     Passing,
+    /// Through staging areas that all ranks can read, a segment at a time.
+    Staging,
     /// By a plan of messages.
     Planned(Algorithm),
 }
@@ -76,8 +81,12 @@ pub enum Choice {
 pub struct Facts {
     /// The algorithm for each kind, as the settings leave it; none if they leave none.
     routes: [Option<Algorithm>; Collective::ALL.len()],
-    /// Where one way becomes better than another, for each kind.
-    thresholds: [Thresholds; Collective::ALL.len()],
+    /// The ways of direct calls.
+    ways: Arc<Ways>,
+    /// True until it is known that some rank cannot read another's memory.
+    reads: bool,
+    /// From where on results are stored past the caches, if a setting says so.
+    streaming_least_bytes: Option<usize>,
     shape: Shape,
     machine: Machine,
 }
@@ -89,23 +98,26 @@ impl Facts {
             let open = kind == Collective::Split || settings.deterministic;
             if open { Some(Algorithm::Direct) } else { route(kind, &settings.algorithms) }
         });
-        let mut thresholds = best_thresholds(shape, machine);
-        for (kind, of_kind) in Collective::ALL.into_iter().zip(&mut thresholds) {
-            let board_bytes = BOARD_MOST_BYTES / contributed_blocks(kind, shape.ranks);
-            if let Some(bytes) = settings.exchange_bytes {
-                of_kind.copied_most_bytes = (bytes / contributed_blocks(kind, shape.ranks)).min(board_bytes);
-            }
-            if let Some(bytes) = settings.flat_bytes.filter(|_| kind == Collective::AllReduce) {
-                of_kind.flat_most_bytes = bytes;
-            }
-            if let Some(bytes) = settings.pass_bytes {
-                of_kind.passing_least_bytes = bytes;
-            }
-            if let Some(bytes) = settings.stream_bytes {
-                of_kind.streaming_least_bytes = bytes;
-            }
-        }
-        Self { routes, thresholds, shape, machine: *machine }
+        let forced = Collective::ALL.map(|kind| forced(kind, shape.ranks, settings));
+        let ways = if forced.iter().all(|of_kind| *of_kind == Forced::default()) {
+            best_ways(shape, machine)
+        } else {
+            Arc::new(Ways::of(shape, machine, &forced))
+        };
+        let streaming_least_bytes = settings.stream_bytes;
+        Self { routes, ways, reads: true, streaming_least_bytes, shape, machine: *machine }
+    }
+
+    /// Some rank cannot read another's memory: calls go other ways from now on. All ranks must say so between the same
+    /// two operations.
+    pub fn stop_reading(&mut self) {
+        self.reads = false;
+    }
+
+    #[inline]
+    fn choices(&self, kind: Collective) -> &Choices {
+        let of_kinds = if self.reads { &self.ways.reading } else { &self.ways.without };
+        &of_kinds[kind.index()]
     }
 
     /// Who takes part.
@@ -141,42 +153,67 @@ impl Facts {
         matches!(select(kind, bytes, self), Ok(Choice::Exchange))
     }
 
-    /// Who folds in a call of `bytes` that is read in place, where no rank's call is in place.
-    pub fn folding(&self, kind: Collective, bytes: usize) -> Folding {
-        if bytes <= self.thresholds[kind.index()].flat_most_bytes {
-            Folding::Everyone
-        } else {
-            Folding::Owner
-        }
+    /// The way for a call of `bytes` that goes directly.
+    #[inline]
+    pub fn way(&self, kind: Collective, bytes: usize) -> Way {
+        self.choices(kind).way(bytes)
     }
 
-    /// True if a call of `bytes` is passed on by copies.
-    #[inline]
-    pub fn passes(&self, kind: Collective, bytes: usize) -> bool {
-        bytes >= self.thresholds[kind.index()].passing_least_bytes
+    /// Who folds in a call of `bytes` that is read in place, where no rank's call is in place.
+    pub fn folding(&self, kind: Collective, bytes: usize) -> Folding {
+        if self.way(kind, bytes) == Way::LentFlat { Folding::Everyone } else { Folding::Owner }
     }
 
     /// True if results of a call of `bytes` are stored past the caches.
     pub fn streams(&self, kind: Collective, bytes: usize) -> bool {
-        bytes >= self.thresholds[kind.index()].streaming_least_bytes
+        let least = self.streaming_least_bytes.unwrap_or(self.choices(kind).streaming_least_bytes);
+        bytes >= least
     }
 }
 
-/// The thresholds of a shape on a machine, for each kind. Searching takes a while, and communicators of a process are
-/// mostly alike, so a few answers are kept.
-fn best_thresholds(shape: Shape, machine: &Machine) -> [Thresholds; Collective::ALL.len()] {
+/// What settings leave of the choice.
+fn forced(kind: Collective, ranks: usize, settings: &Settings) -> Forced {
+    let blocks = contributed_blocks(kind, ranks);
+    Forced {
+        copied_most_bytes: settings.exchange_bytes.map(|bytes| bytes.min(BOARD_MOST_BYTES) / blocks),
+        flat_most_bytes: settings.flat_bytes.filter(|_| kind == Collective::AllReduce),
+        passed_least_bytes: settings.pass_bytes,
+        staged_least_bytes: settings.stage_bytes,
+    }
+}
+
+/// The way for each kind and size.
+#[derive(Debug)]
+struct Ways {
+    /// Where every rank can read every other's memory,
+    reading: [Choices; Collective::ALL.len()],
+    /// and where not.
+    without: [Choices; Collective::ALL.len()],
+}
+
+impl Ways {
+    fn of(shape: Shape, machine: &Machine, forced: &[Forced; Collective::ALL.len()]) -> Self {
+        let among = |ways: &[Way]| {
+            Collective::ALL.map(|kind| Choices::among(ways, kind, shape, machine, &forced[kind.index()]))
+        };
+        Self { reading: among(&WAYS), without: among(&WAYS_WITHOUT_READING) }
+    }
+}
+
+/// The ways of a shape on a machine where no setting says anything. Finding them takes a while, and communicators of a
+/// process are mostly alike, so a few are kept.
+fn best_ways(shape: Shape, machine: &Machine) -> Arc<Ways> {
     const KEPT: usize = 16;
-    static ANSWERS: Mutex<Vec<(Shape, Machine, [Thresholds; Collective::ALL.len()])>> =
-        Mutex::new(Vec::new());
+    static ANSWERS: Mutex<Vec<(Shape, Machine, Arc<Ways>)>> = Mutex::new(Vec::new());
     let mut answers = ANSWERS.lock();
     if let Some((.., found)) = answers.iter().find(|(of, on, _)| *of == shape && on == machine) {
-        return *found;
+        return found.clone();
     }
-    let found = Collective::ALL.map(|kind| Thresholds::of(kind, shape, machine));
+    let found = Arc::new(Ways::of(shape, machine, &[Forced::default(); Collective::ALL.len()]));
     if answers.len() == KEPT {
         answers.remove(0);
     }
-    answers.push((shape, *machine, found));
+    answers.push((shape, *machine, found.clone()));
     found
 }
 
@@ -197,12 +234,14 @@ pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
         return Ok(Choice::Planned(Algorithm::Direct));
     }
     let route = facts.route(kind)?;
-    let small = bytes <= facts.thresholds[kind.index()].copied_most_bytes;
-    Ok(match route {
-        Algorithm::Direct if small => Choice::Exchange,
-        Algorithm::Direct if facts.passes(kind, bytes) => Choice::Passing,
-        Algorithm::Direct => Choice::Reading,
-        _ => Choice::Planned(route),
+    if route != Algorithm::Direct {
+        return Ok(Choice::Planned(route));
+    }
+    Ok(match facts.way(kind, bytes) {
+        Way::Copied => Choice::Exchange,
+        Way::Passed => Choice::Passing,
+        Way::Staged => Choice::Staging,
+        _ => Choice::Reading,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use super::collectives::bytes_of;
-use crate::algo::{Algorithm, BOARD_MOST_BYTES, Choice, Folding, Way, select};
+use crate::algo::{Algorithm, BOARD_MOST_BYTES, Choice, Way, select};
 use crate::error::Result;
 use crate::transport::shm::BOARD_BYTES;
 use crate::types::{Collective, DataType};
@@ -13,7 +13,7 @@ const _: () = assert!(BOARD_MOST_BYTES == BOARD_BYTES);
 /// The choice for a call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Explanation {
-    /// How it is carried out: `copied`, `lent-flat`, `lent-owned`, `passed`, `ring`, `tree`, `rd`; `alone` for one rank,
+    /// How it is carried out: `copied`, `lent-flat`, `lent-owned`, `passed`, `staged`, `ring`, `tree`, `rd`; `alone` for one rank,
     /// `nothing` for no elements.
     pub way: &'static str,
     /// Nanoseconds that it should take.
@@ -36,12 +36,7 @@ impl Communicator {
             Choice::Planned(Algorithm::Ring) => Way::Ring,
             Choice::Planned(Algorithm::Tree) => Way::Tree,
             Choice::Planned(Algorithm::RecursiveDoubling) => Way::RecursiveDoubling,
-            Choice::Exchange => Way::Copied,
-            Choice::Passing => Way::Passed,
-            Choice::Reading | Choice::Planned(Algorithm::Direct) => match facts.folding(kind, bytes) {
-                Folding::Everyone => Way::LentFlat,
-                Folding::Owner => Way::LentOwned,
-            },
+            _ => facts.way(kind, bytes),
         };
         let name = if self.ranks() == 1 { "alone" } else { way.name() };
         Ok(Explanation { way: name, predicted_ns: facts.predict(way, kind, bytes) })

@@ -39,6 +39,8 @@ pub struct Settings {
     pub flat_bytes: Option<usize>,
     /// `PASS_BYTES`: from how many bytes on data is copied through links, though it could be read; the same.
     pub pass_bytes: Option<usize>,
+    /// `STAGE_BYTES`: from how many bytes on data goes through staging areas; the same.
+    pub stage_bytes: Option<usize>,
     /// `STREAM_BYTES`: from how many bytes on results are stored past the caches; the same.
     pub stream_bytes: Option<usize>,
     /// `SEGMENT_BYTES`: how much a pipeline moves at once, rounded down to a power of two.
@@ -86,6 +88,7 @@ impl Settings {
             exchange_bytes: source.optional_bytes("EXCHANGE_BYTES")?,
             flat_bytes: source.optional_bytes("FLAT_BYTES")?,
             pass_bytes: source.optional_bytes("PASS_BYTES")?,
+            stage_bytes: source.optional_bytes("STAGE_BYTES")?,
             stream_bytes: source.optional_bytes("STREAM_BYTES")?,
             segment_bytes: 1 << source.bytes("SEGMENT_BYTES")?.clamp(64, 1 << 30).ilog2(),
             comm_blocking: source.optional_switch("COMM_BLOCKING")?,

@@ -96,6 +96,12 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
     setting(
+        "STAGE_BYTES",
+        Kind::Bytes,
+        "",
+        "from how many bytes on data goes through memory that all ranks share, a segment at a time; unset: as the model says",
+    ),
+    setting(
         "STREAM_BYTES",
         Kind::Bytes,
         "",

@@ -24,6 +24,8 @@ const READING_CODE: u8 = 6;
 /// The same where everyone is to fold all of an AllReduce.
 const FLAT_READING_CODE: u8 = 4;
 const PASSING_CODE: u8 = 5;
+/// Its segments follow from the arena; no other's are of 2^31 bytes.
+const STAGING_CODE: u8 = 31 << 3;
 
 /// Flags of an [`Offer`]: this rank can read the memory of all others.
 const READS_ALL: u64 = 1;
@@ -118,7 +120,9 @@ impl CollectiveOp {
         }
         let data = match self.choice {
             Choice::Exchange => exchange::contribution(&self.call, endpoint),
-            Choice::Reading | Choice::Passing | Choice::Planned(_) => Contribution::whole(self.call.send, 0),
+            Choice::Reading | Choice::Passing | Choice::Staging | Choice::Planned(_) => {
+                Contribution::whole(self.call.send, 0)
+            }
         };
         let (posted, scale) = (self.posted, self.scale.unwrap_or_default());
         let device = endpoint.device;
@@ -199,13 +203,19 @@ impl CollectiveOp {
         let board = &fabric.board;
         if asking {
             let reads = |peer| board.offer(peer, sequence).flags & READS_ALL != 0;
-            fabric.everyone_reads = Some((0..self.ranks).all(reads));
-        }
-        if self.choice == Choice::Reading && fabric.everyone_reads == Some(false) {
-            self.choice = Choice::Planned(Algorithm::Direct);
+            let everyone = (0..self.ranks).all(reads);
+            fabric.everyone_reads = Some(everyone);
+            if !everyone {
+                endpoint.facts.stop_reading();
+                self.choice = match select(self.call.kind, self.call.count_bytes(), &endpoint.facts)? {
+                    // The board has addresses where the data would be.
+                    Choice::Exchange => Choice::Passing,
+                    other => other,
+                };
+            }
         }
         if self.choice == Choice::Reading {
-            self.map_regions(fabric, rank);
+            self.map_regions(endpoint.fabric()?, rank);
         }
         self.stage = Stage::Run;
         Ok(true)
@@ -235,6 +245,7 @@ impl CollectiveOp {
         match self.choice {
             Choice::Planned(algorithm) => request.plan(algorithm, plan),
             Choice::Passing => request.plan(Algorithm::Direct, plan),
+            Choice::Staging => request.plan_staging(plan),
             Choice::Exchange | Choice::Reading => {
                 let folding = self.folding(&request, endpoint)?;
                 self.folds_all = folding == Folding::Everyone;
@@ -278,7 +289,7 @@ impl CollectiveOp {
                 let bytes = match self.choice {
                     Choice::Exchange => self.call.input_elems(ranks, rank) * self.call.dtype.size_bytes(),
                     Choice::Reading => size_of::<Regions>(),
-                    Choice::Passing | Choice::Planned(_) => 0,
+                    Choice::Passing | Choice::Staging | Choice::Planned(_) => 0,
                 };
                 let behind = (self.sequence + 1).saturating_sub(board::depth_for(bytes) as u64);
                 missing.extend(
@@ -316,7 +327,7 @@ impl Operation for CollectiveOp {
                     exchange::finish(&self.call, self.scale, self.sequence, endpoint)?;
                     return Ok(Poll::Done);
                 }
-                Choice::Reading | Choice::Passing | Choice::Planned(_) => {
+                Choice::Reading | Choice::Passing | Choice::Staging | Choice::Planned(_) => {
                     if self.run(endpoint)? != Poll::Done {
                         return Ok(if self.runner.take_advanced() { Poll::Advanced } else { Poll::Blocked });
                     }
@@ -357,6 +368,7 @@ pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> Posted
             segment_code() | if flat { FLAT_READING_CODE } else { READING_CODE }
         }
         Choice::Passing => PASSING_CODE | segment_code(),
+        Choice::Staging => STAGING_CODE,
         Choice::Planned(algorithm) => algorithm as u8 | segment_code(),
     })
 }
@@ -394,6 +406,8 @@ pub(super) fn depends_on(call: &Call, choice: Choice, rank: Rank, peer: Rank) ->
     match (call.kind, choice) {
         (Collective::Broadcast | Collective::Scatter, Choice::Exchange) => peer == root,
         (Collective::Reduce | Collective::Gather, Choice::Exchange) => rank == root,
+        // Only the root writes into its staging area.
+        (Collective::Broadcast, Choice::Staging) => rank == root || peer == root,
         // A rank that only lends waits until it has been read: with different roots, that would be for ever.
         (kind, Choice::Reading | Choice::Passing | Choice::Planned(Algorithm::Direct)) if kind.has_root() => {
             rank == root || peer == root

@@ -77,6 +77,7 @@ impl Endpoint {
         let segment_bytes =
             self.segment_bytes.max(call.count_elems.saturating_mul(element_bytes) / most_segments);
         let align_elems = 64 / element_bytes;
+        let staging_bytes = self.fabric.as_ref().map_or(0, |fabric| fabric.lent.staging_bytes());
         Request {
             kind: call.kind,
             ranks: self.ranks,
@@ -85,6 +86,7 @@ impl Endpoint {
             count_elems: call.count_elems,
             segment_elems: (segment_bytes / element_bytes).next_multiple_of(align_elems).max(align_elems),
             align_elems,
+            staging_elems: staging_bytes / element_bytes,
         }
     }
 

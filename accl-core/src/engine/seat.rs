@@ -4,8 +4,8 @@ use super::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::os::cpu;
 use crate::os::process::Watch;
-use crate::sync::prim::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use crate::sync::wait::{Backoff, Patience};
+use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::wait::{Backoff, Habit, Patience};
 use crate::transport::shm::{Arena, RankState};
 use crate::types::Rank;
 use parking_lot::{Condvar, Mutex};
@@ -41,8 +41,8 @@ pub struct Seat {
     pub(crate) arena: Option<Arc<Arena>>,
     pub(crate) peers: Vec<Peer>,
     pub(crate) limits: Limits,
-    /// How long waits spin, as the last one has learned.
-    spins: AtomicU32,
+    /// How to wait, as the last wait has learned: a [`Habit`].
+    habit: AtomicU64,
     aborted: AtomicBool,
     error: OnceLock<Error>,
     /// Launches on host streams that are not done.
@@ -64,7 +64,7 @@ impl Seat {
             endpoint: Mutex::new(endpoint),
             arena,
             peers,
-            spins: AtomicU32::new(limits.patience.spins()),
+            habit: AtomicU64::new(limits.patience.habit().to_word()),
             limits,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
@@ -157,7 +157,7 @@ impl Seat {
     /// A wait that begins now, with what earlier ones have learned.
     #[inline]
     pub(crate) fn backoff(&self) -> Backoff {
-        Backoff::new(self.limits.patience, self.spins.load(Ordering::Relaxed))
+        Backoff::new(self.limits.patience, Habit::from_word(self.habit.load(Ordering::Relaxed)))
     }
 
     /// True if `peer` cannot go on while this thread runs: ranks share cores, and it was last seen on this one.
@@ -176,8 +176,9 @@ impl Seat {
     #[inline]
     pub(crate) fn learn(&self, backoff: &Backoff) {
         // Seldom: a store each time would be one for nothing.
-        if self.spins.load(Ordering::Relaxed) != backoff.spins() {
-            self.spins.store(backoff.spins(), Ordering::Relaxed);
+        let habit = backoff.habit().to_word();
+        if self.habit.load(Ordering::Relaxed) != habit {
+            self.habit.store(habit, Ordering::Relaxed);
         }
     }
 

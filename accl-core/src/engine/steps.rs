@@ -8,6 +8,7 @@ use crate::algo::{Buffer, Choice, Operand, Plan, Span, Step};
 use crate::device::{self, Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::reduce::Form;
+use crate::transport::shm::Place;
 use crate::transport::{MessageHead, Outgoing};
 use crate::types::Rank;
 
@@ -23,6 +24,7 @@ pub(super) struct StepRunner {
     /// Elements (of a `Reduce`) or bytes (of a `Recv`) of the current step that are done.
     done: usize,
     partial: Option<UserPointer>,
+    staging: Option<UserPointer>,
     advanced: bool,
     /// How often this rank has told its peers where it is.
     tells: u64,
@@ -45,6 +47,7 @@ impl StepRunner {
     ) {
         let bytes = plan.partial_elems * accumulator_bytes;
         self.partial = Some(endpoint.memory.partial.ensure(bytes));
+        self.staging = endpoint.fabric.as_ref().map(|fabric| fabric.lent.staging(endpoint.rank));
         self.plan = Some(plan);
         self.tells = 0;
         self.streaming = streaming;
@@ -103,7 +106,13 @@ impl StepRunner {
                 Ok(true)
             }
             Step::Copy { from, to } => {
-                self.copy(device, self.address(op, to), self.address(op, from), op.bytes(to));
+                let (target, source) = (self.address(op, to), self.address(op, from));
+                // What peers read next had better be in a cache.
+                if to.buffer == Buffer::Staging {
+                    device.copy(target, source, op.bytes(to));
+                } else {
+                    self.copy(device, target, source, op.bytes(to));
+                }
                 Ok(true)
             }
             Step::Drain { to } => {
@@ -167,18 +176,18 @@ impl StepRunner {
         let target = self.address(op, to);
         // What the kernel copies does not go past the caches; a second copy from a cached piece does.
         let fabric = endpoint.fabric()?;
-        let address = remote_address(op, fabric, from, source);
-        let by_pieces = self.streaming && fabric.lent.needs_scratch(from, address, bytes);
+        let source = lent_place(op, fabric, from, source);
+        let by_pieces = self.streaming && fabric.lent.needs_scratch(from, source, bytes);
         let limit = if by_pieces { PIECES_BYTES / 2 } else { PIECE_BYTES };
         let piece = (bytes - self.done).min(limit);
         let place = target.byte_add(self.done);
         let scratch = if by_pieces { endpoint.memory.pieces.ensure(piece) } else { place };
         let fabric = endpoint.fabric()?;
-        let view = fabric.lent.view(from, address + self.done as u64, piece, scratch);
+        let view = fabric.lent.view(from, source.byte_add(self.done), piece, scratch);
         if let Ok(view) = view {
             self.copy(device, place, view, piece);
         }
-        let released = fabric.lent.release(from);
+        let released = fabric.lent.release(from, source);
         view.and(released)?;
         self.done += piece;
         self.advanced = true;
@@ -211,8 +220,7 @@ impl StepRunner {
             if gathered.is_ok() {
                 let form = if to.buffer == Buffer::Partial { Form::Accumulator } else { Form::Element };
                 let target = self.address(op, to).byte_add(self.done * op.unit_bytes(to.buffer));
-                // What peers read next had better be in a cache.
-                if self.streaming && form == Form::Element && !op.shares_results() {
+                if self.streaming && to.buffer == Buffer::Output && !op.shares_results() {
                     endpoint.device.reduce_streaming(&op.reduction, &views, target, form, block);
                 } else {
                     endpoint.device.reduce(&op.reduction, &views, target, form, block);
@@ -229,8 +237,10 @@ impl StepRunner {
                         let receiver = &mut endpoint.fabric()?.collective.to(*peer).receiver;
                         receiver.advance(consumed * op.unit_bytes(*buffer));
                     }
-                    Operand::Remote(peer, _) => {
-                        released = released.and(endpoint.fabric()?.lent.release(*peer))
+                    Operand::Remote(peer, span) => {
+                        let fabric = endpoint.fabric()?;
+                        let place = lent_place(op, fabric, *peer, span);
+                        released = released.and(fabric.lent.release(*peer, place));
                     }
                 }
             }
@@ -268,8 +278,8 @@ impl StepRunner {
                 Operand::Remote(peer, span) => {
                     let unit = op.unit_bytes(span.buffer);
                     let fabric = endpoint.fabric()?;
-                    let address = remote_address(op, fabric, *peer, span);
-                    (unit, usize::MAX, fabric.lent.needs_scratch(*peer, address, span.count_elems * unit))
+                    let place = lent_place(op, fabric, *peer, span);
+                    (unit, usize::MAX, fabric.lent.needs_scratch(*peer, place, span.count_elems * unit))
                 }
             };
             let limit = if needs_scratch { piece_bytes(peers) } else { PIECE_BYTES };
@@ -307,9 +317,10 @@ impl StepRunner {
                 Operand::Remote(peer, span) => {
                     let (unit, sequence) = (op.unit_bytes(span.buffer), op.sequence);
                     let fabric = endpoint.fabric()?;
-                    let address = remote_address(op, fabric, *peer, span) + (self.done * unit) as u64;
-                    let start = fabric.lent.view(*peer, address, block * unit, scratch)?;
-                    let scaled = op.scale.is_some() && span.buffer == Buffer::Input;
+                    let place = lent_place(op, fabric, *peer, span).byte_add(self.done * unit);
+                    let start = fabric.lent.view(*peer, place, block * unit, scratch)?;
+                    // Peers' results are only read, never folded: what is staged for that is untouched input.
+                    let scaled = op.scale.is_some();
                     let scale = scaled.then(|| fabric.board.scale(*peer, sequence));
                     scratch = scratch.byte_add(stride);
                     device::Operand { start, form: form_of(span.buffer), scale }
@@ -324,6 +335,7 @@ impl StepRunner {
             Buffer::Input => op.call.send,
             Buffer::Output => op.call.recv,
             Buffer::Partial => self.partial.unwrap_or(UserPointer::null()),
+            Buffer::Staging => self.staging.unwrap_or(UserPointer::null()),
         };
         base.byte_add(span.start_elems * op.unit_bytes(span.buffer))
     }
@@ -365,7 +377,7 @@ impl CollectiveOp {
     /// Bytes of one element as it lies in a buffer.
     fn unit_bytes(&self, buffer: Buffer) -> usize {
         match buffer {
-            Buffer::Input | Buffer::Output => self.reduction.element_bytes(),
+            Buffer::Input | Buffer::Output | Buffer::Staging => self.reduction.element_bytes(),
             Buffer::Partial => self.reduction.accumulator_bytes(),
         }
     }
@@ -375,11 +387,14 @@ impl CollectiveOp {
     }
 }
 
-/// Where a span of a peer's buffers begins, in that peer's memory.
-fn remote_address(op: &CollectiveOp, fabric: &Fabric, peer: Rank, span: &Span) -> u64 {
+/// Where a span of a peer's buffers lies.
+fn lent_place(op: &CollectiveOp, fabric: &Fabric, peer: Rank, span: &Span) -> Place {
+    let start = span.start_elems * op.unit_bytes(span.buffer);
+    if span.buffer == Buffer::Staging {
+        return Place::Staged(start);
+    }
     let offer = fabric.board.offer(peer, op.sequence);
-    let base = if span.buffer == Buffer::Output { offer.output } else { offer.input };
-    base + (span.start_elems * op.unit_bytes(span.buffer)) as u64
+    Place::At(if span.buffer == Buffer::Output { offer.output } else { offer.input }).byte_add(start)
 }
 
 /// How many operands are other ranks' data.

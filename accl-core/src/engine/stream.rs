@@ -233,7 +233,7 @@ struct Queues {
 impl Queues {
     fn serve(mut self, engine: &'static Engine) {
         let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
-        let mut backoff = Backoff::new(patience, patience.spins());
+        let mut backoff = Backoff::new(patience, patience.habit());
         loop {
             let accepted = self.accept(engine) | self.end_aborted(engine);
             if self.poll() || accepted {

@@ -8,7 +8,7 @@ mod pair;
 
 pub use measure::measure;
 
-use crate::algo::{Pull, Shape, Thresholds};
+use crate::algo::{Choices, Forced, Pull, Shape};
 use crate::config;
 use crate::error::{Error, Result};
 use crate::os::random;
@@ -117,8 +117,8 @@ pub fn report(machine: &Machine) -> String {
     let _ = writeln!(text, "#\n# What follows for float data, in bytes of the call's count:");
     let _ = writeln!(
         text,
-        "# {:13}  {:>5}  {:>8}  {:>12}  {:>12}  {:>12}  {:>14}",
-        "operation", "ranks", "pull", "copied up to", "flat up to", "passed from", "streaming from"
+        "# {:13}  {:>5}  {:>8}  ways, each with the size from which on it is taken",
+        "operation", "ranks", "pull"
     );
     let kinds = [
         Collective::AllReduce,
@@ -128,21 +128,21 @@ pub fn report(machine: &Machine) -> String {
         Collective::AllGather,
         Collective::AllToAll,
     ];
+    let shown = |kind, shape| {
+        let choices = Choices::of(kind, shape, machine, &Forced::default());
+        let mut ways: Vec<_> =
+            choices.ways().iter().map(|(least, way)| format!("{least} {}", way.name())).collect();
+        if choices.streaming_least_bytes < usize::MAX {
+            ways.push(format!("{} streaming", choices.streaming_least_bytes));
+        }
+        ways.join(", ")
+    };
     for kind in kinds {
         for ranks in [2, 4, 8] {
             for (pull, name) in [(Pull::InPlace, "in-place"), (Pull::Kernel, "kernel")] {
-                let found = Thresholds::of(kind, Shape { ranks, cpus: ranks, pull }, machine);
-                let shown =
-                    |bytes: usize| if bytes == usize::MAX { "-".to_string() } else { bytes.to_string() };
-                let _ = writeln!(
-                    text,
-                    "# {:13}  {ranks:5}  {name:>8}  {:>12}  {:>12}  {:>12}  {:>14}",
-                    kind.to_string(),
-                    shown(found.copied_most_bytes),
-                    shown(found.flat_most_bytes),
-                    shown(found.passing_least_bytes),
-                    shown(found.streaming_least_bytes)
-                );
+                let shape = Shape { ranks, cpus: ranks, pull };
+                let _ =
+                    writeln!(text, "# {:13}  {ranks:5}  {name:>8}  {}", kind.to_string(), shown(kind, shape));
             }
         }
     }
@@ -234,7 +234,8 @@ mod tests {
         assert_eq!(Machine::parse(&text).unwrap(), Machine::default());
         let rows: Vec<_> = text.lines().filter(|line| line.starts_with("# AllReduce ")).collect();
         assert_eq!(rows.len(), 6, "{text}");
-        assert!(rows.iter().all(|row| row.split_whitespace().count() == 8), "{rows:?}");
+        assert!(rows[1].starts_with("# AllReduce          2    kernel  0 copied, "), "{rows:?}");
+        assert!(rows.iter().all(|row| row.contains("lent") && row.contains("streaming")), "{rows:?}");
     }
 
     /// What is measured is the machine's business; that it is measured, and can be true, is ours.

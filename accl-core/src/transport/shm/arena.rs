@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! | header 4 KiB | rank blocks n × 384 B | who reads whom n × n B | board heads D × n × 64 B |
-//! | board data d × n × 16 KiB |
+//! | board data d × n × 16 KiB | staging areas n × S |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
 //! ```
 //! ```text
 //! header: magic u64 | ranks u32 | ring bytes u32 | processors u32 | figures k × u32 | first failure
 //! ```
-//! Everything begins at a multiple of 128 bytes. R shrinks as ranks grow, so that the whole stays below about
+//! Everything begins at a multiple of 128 bytes. R and S shrink as ranks grow, so that the whole stays below about
 //! 256 MiB of address space; memory is only used where it is touched.
 //!
 //! # Safety
@@ -38,7 +38,8 @@ pub const BOARD_BYTES: usize = 16 << 10;
 pub const BOARD_INLINE_BYTES: usize = 32;
 const BOARD_HEAD_BYTES: usize = 64;
 const HEADER_BYTES: usize = 4096;
-const RING_BUDGET_BYTES: usize = 224 << 20;
+const RING_BUDGET_BYTES: usize = 192 << 20;
+const STAGING_BUDGET_BYTES: usize = 32 << 20;
 const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN2");
 
 /// Collectives and point-to-point messages never wait for each other's credits.
@@ -58,6 +59,8 @@ pub struct Geometry {
     reads_start: usize,
     heads_start: usize,
     data_start: usize,
+    staging_start: usize,
+    staging_bytes: usize,
     rings_start: usize,
 }
 
@@ -69,8 +72,25 @@ impl Geometry {
         let reads_start = HEADER_BYTES + ranks * size_of::<RankBlock>();
         let heads_start = (reads_start + ranks * ranks).next_multiple_of(128);
         let data_start = (heads_start + BOARD_DEPTH * ranks * BOARD_HEAD_BYTES).next_multiple_of(4096);
-        let rings_start = data_start + BOARD_DATA_DEPTH * ranks * BOARD_BYTES;
-        Self { ranks, ring_bytes: 1 << share.ilog2(), reads_start, heads_start, data_start, rings_start }
+        let staging_start = data_start + BOARD_DATA_DEPTH * ranks * BOARD_BYTES;
+        // Plans cut it into two slots for each rank and two more, of a cache line at least.
+        let least = (128 * (ranks + 1)).next_power_of_two().max(64 << 10);
+        let staging_bytes = 1 << (STAGING_BUDGET_BYTES / ranks.max(1)).clamp(least, 512 << 10).ilog2();
+        Self {
+            ranks,
+            ring_bytes: 1 << share.ilog2(),
+            reads_start,
+            heads_start,
+            data_start,
+            staging_start,
+            staging_bytes,
+            rings_start: staging_start + ranks * staging_bytes,
+        }
+    }
+
+    /// Bytes of one rank's staging area.
+    pub fn staging_bytes(&self) -> usize {
+        self.staging_bytes
     }
 
     /// Ranks that share the arena.
@@ -365,6 +385,12 @@ impl Arena {
     pub(in crate::transport) fn board_data(&self, rank: Rank, sequence: u64) -> *mut u8 {
         debug_assert!(rank < self.geometry.ranks);
         self.at(self.geometry.board_data_start(rank, sequence))
+    }
+
+    /// A rank's staging area, of [`Geometry::staging_bytes`].
+    pub(super) fn staging(&self, rank: Rank) -> *mut u8 {
+        assert!(rank < self.geometry.ranks);
+        self.at(self.geometry.staging_start + rank * self.geometry.staging_bytes)
     }
 
     pub(super) fn ring_control(&self, source: Rank, destination: Rank, lane: Lane) -> &RingControl {

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::memory::regions::Region;
 use crate::os::mapping::{self, Mapping};
 use crate::os::process::Watch;
+use crate::sync::lease::Lease;
 use crate::transport::board::Regions;
 use crate::types::Rank;
 use std::os::fd::AsFd;
@@ -23,6 +24,26 @@ use std::sync::Arc;
 
 /// Tells of one operation are counted in the lower bits of a rank's progress.
 const TELL_BITS: u32 = 16;
+
+/// Where something lies that a peer lends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// At an address of the peer's process.
+    At(u64),
+    /// So many bytes behind the beginning of its staging area.
+    Staged(usize),
+}
+
+impl Place {
+    /// The place `bytes` further on.
+    #[must_use]
+    pub fn byte_add(self, bytes: usize) -> Self {
+        match self {
+            Self::At(address) => Self::At(address + bytes as u64),
+            Self::Staged(offset) => Self::Staged(offset + bytes),
+        }
+    }
+}
 
 /// One rank's view of what its peers lend, and its own lending.
 #[derive(Debug)]
@@ -120,17 +141,36 @@ impl LentMemory {
         self.arena.block(peer).progress() >= point(sequence, tells)
     }
 
-    /// True if [`LentMemory::view`] has to copy the `bytes` that `peer` lends at `address`.
-    pub fn needs_scratch(&self, peer: Rank, address: u64, bytes: usize) -> bool {
-        self.reach[peer] != Reach::SameProcess && self.mapped[peer].find(address, bytes).is_none()
+    /// Bytes of a staging area.
+    pub fn staging_bytes(&self) -> usize {
+        self.arena.geometry().staging_bytes()
     }
 
-    /// The `bytes` that `peer` lends at `address`: in place, or copied to `scratch` where they are out of reach. Good
+    /// The staging area of `rank`: this rank writes its own, and reads those of others. Plans say who does so when.
+    pub fn staging(&self, rank: Rank) -> UserPointer {
+        // SAFETY: it lies in the arena, which lives as long as `self`; a plan orders reads and writes by its tells.
+        unsafe { UserPointer::new(self.arena.staging(rank).cast_const().cast()) }
+    }
+
+    /// True if [`LentMemory::view`] has to copy the `bytes` that `peer` lends at `place`.
+    pub fn needs_scratch(&self, peer: Rank, place: Place, bytes: usize) -> bool {
+        match place {
+            Place::Staged(_) => false,
+            Place::At(address) => {
+                self.reach[peer] != Reach::SameProcess && self.mapped[peer].find(address, bytes).is_none()
+            }
+        }
+    }
+
+    /// The `bytes` that `peer` lends at `place`: in place, or copied to `scratch` where they are out of reach. Good
     /// until [`LentMemory::release`], which must follow, also after an error.
-    pub fn view(&self, peer: Rank, address: u64, bytes: usize, scratch: UserPointer) -> Result<UserPointer> {
-        let lease = &self.arena.ring_control(peer, self.rank, Lane::Collective).lease;
+    pub fn view(&self, peer: Rank, place: Place, bytes: usize, scratch: UserPointer) -> Result<UserPointer> {
+        let address = match place {
+            Place::Staged(offset) => return Ok(self.staging(peer).byte_add(offset)),
+            Place::At(address) => address,
+        };
         if self.reach[peer] == Reach::SameProcess {
-            if !lease.begin_reading() {
+            if !self.lease_of(peer).begin_reading() {
                 return Err(left(peer));
             }
             // SAFETY: the lender keeps the memory as it is until we tell that we are through, and its lease lasts.
@@ -144,14 +184,22 @@ impl LentMemory {
         Ok(scratch)
     }
 
-    /// Gives a view of `peer`'s memory back; an error if it was not lent any more while it was read.
-    pub fn release(&self, peer: Rank) -> Result<()> {
-        let lease = &self.arena.ring_control(peer, self.rank, Lane::Collective).lease;
-        if self.reach[peer] == Reach::SameProcess {
-            lease.end_reading();
-            return Ok(());
+    /// Gives a view of `peer`'s memory back; an error if it was not lent any more while it was read. The staging area
+    /// lasts as long as this rank's arena.
+    pub fn release(&self, peer: Rank, place: Place) -> Result<()> {
+        match (place, self.reach[peer]) {
+            (Place::Staged(_), _) => Ok(()),
+            (Place::At(_), Reach::SameProcess) => {
+                self.lease_of(peer).end_reading();
+                Ok(())
+            }
+            (Place::At(_), _) if self.lease_of(peer).lasts() => Ok(()),
+            (Place::At(_), _) => Err(left(peer)),
         }
-        if lease.lasts() { Ok(()) } else { Err(left(peer)) }
+    }
+
+    fn lease_of(&self, lender: Rank) -> &Lease {
+        &self.arena.ring_control(lender, self.rank, Lane::Collective).lease
     }
 
     /// Lends no more: when this returns, no peer reads this rank's memory and none will.

@@ -12,7 +12,7 @@ pub use arena::{
     Arena, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane, RankBlock,
     RankState, Waiting,
 };
-pub use lent::LentMemory;
+pub use lent::{LentMemory, Place};
 pub use link::{RingReceiver, RingSender};
 pub use pull::{Reach, can_read, copy as pull};
 
