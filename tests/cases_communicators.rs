@@ -491,6 +491,7 @@ fn settings_that_differ_are_everybodys_error() {
         "ACCL_SEGMENT_BYTES=4K",
         "ACCL_FLAT_BYTES=1G",
         "ACCL_PASS_BYTES=100",
+        "ACCL_STAGE_BYTES=100",
     ] {
         let cluster = Cluster::new(3, 1).argument(setting);
         cluster.run("settings_differ");

@@ -110,7 +110,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     })
 }
 
-/// The text of a file, with the thresholds that follow from the figures as comments behind them.
+/// The text of a file, with the choices that follow from the figures as comments behind them.
 pub fn report(machine: &Machine) -> String {
     let mut text = machine.to_text();
     // Writing to a String cannot fail.
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_is_a_file_with_thresholds_behind_the_figures() {
+    fn the_report_is_a_file_with_choices_behind_the_figures() {
         let text = report(&Machine::default());
         assert_eq!(Machine::parse(&text).unwrap(), Machine::default());
         let rows: Vec<_> = text.lines().filter(|line| line.starts_with("# AllReduce ")).collect();
