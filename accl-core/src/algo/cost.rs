@@ -496,13 +496,7 @@ impl Choices {
 
     /// At each of [`sizes`] that of `among` which is predicted to be the fastest, of those that `forced` leaves; in
     /// between, the way of the next smaller one.
-    pub fn among(
-        among: &[Way],
-        kind: Collective,
-        shape: Shape,
-        machine: &Machine,
-        forced: &Forced,
-    ) -> Self {
+    pub fn among(among: &[Way], kind: Collective, shape: Shape, machine: &Machine, forced: &Forced) -> Self {
         let streams = |bytes: &usize| {
             let volumes = Volumes::of(kind, shape.ranks, *bytes);
             let (cached, streaming) = Model { kind, shape, bytes: *bytes, volumes, machine }.stores();
@@ -510,7 +504,8 @@ impl Choices {
         };
         // Where Copied ends, calls that are a little larger must not go that way.
         let board_most = BOARD_MOST_BYTES / Volumes::of(kind, shape.ranks, 1).contributed as usize;
-        let mut sizes: Vec<usize> = sizes().chain(forced.turns()).chain([0, board_most + 1, STAGED_MOST_BYTES + 1]).collect();
+        let mut sizes: Vec<usize> =
+            sizes().chain(forced.turns()).chain([0, board_most + 1, STAGED_MOST_BYTES + 1]).collect();
         sizes.sort_unstable();
         let mut ways: Vec<(usize, Way)> = Vec::new();
         for bytes in sizes {

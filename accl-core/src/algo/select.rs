@@ -3,9 +3,7 @@
 use super::Folding;
 #[cfg(test)]
 use super::cost::Pull;
-use super::cost::{
-    BOARD_MOST_BYTES, Choices, Forced, Shape, WAYS, WAYS_WITHOUT_READING, Way, predict,
-};
+use super::cost::{BOARD_MOST_BYTES, Choices, Forced, Shape, WAYS, WAYS_WITHOUT_READING, Way, predict};
 use crate::config::{AlgorithmRules, Settings};
 use crate::error::{Error, Result};
 use crate::topo::Machine;
@@ -166,8 +164,8 @@ impl Facts {
 
     /// True if results of a call of `bytes` are stored past the caches.
     pub fn streams(&self, kind: Collective, bytes: usize) -> bool {
-        let least = self.streaming_least_bytes.unwrap_or(self.choices(kind).streaming_least_bytes);
-        bytes >= least
+        let usual = self.choices(kind).streaming_least_bytes;
+        bytes >= self.streaming_least_bytes.unwrap_or(usual)
     }
 }
 

@@ -240,7 +240,8 @@ impl StepRunner {
                     Operand::Remote(peer, span) => {
                         let fabric = endpoint.fabric()?;
                         let place = lent_place(op, fabric, *peer, span);
-                        released = released.and(fabric.lent.release(*peer, place));
+                        let given_back = fabric.lent.release(*peer, place);
+                        released = released.and(given_back);
                     }
                 }
             }
