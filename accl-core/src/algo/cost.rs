@@ -8,7 +8,8 @@
 //! ranks against the shared one ([`Rows`]). A row is in a cache that is as large, no more in one half as large, and in
 //! part between; so predictions have no jumps, and grow with the bytes.
 //!
-//! The hot path does not come here: it looks a call's bytes up in [`Choices`], which are made when a communicator is.
+//! The hot path does not come here: it looks a call's bytes up in [`super::Choices`], which are made when a communicator
+//! is.
 
 use super::staging;
 use crate::topo::Machine;
@@ -78,7 +79,7 @@ pub const BOARD_MOST_BYTES: usize = 16 << 10;
 /// A rank's staging area, of two to 64 ranks.
 const STAGING_BYTES: f64 = (512 << 10) as f64;
 /// Where data is more than all caches hold, staging it gains nothing, and plans would be long.
-const STAGED_MOST_BYTES: usize = 256 << 20;
+pub(super) const STAGED_MOST_BYTES: usize = 256 << 20;
 /// The kernel is asked for so many bytes at once: they stay in a second-level cache until they are folded.
 const PIECE_BYTES: f64 = (256 << 10) as f64;
 /// A message's head carries so many bytes itself.
@@ -185,6 +186,18 @@ pub fn predict(way: Way, kind: Collective, shape: Shape, bytes: usize, machine: 
         Way::Staged => model.staged(),
         Way::Ring | Way::Tree | Way::RecursiveDoubling => model.linked(way),
     }
+}
+
+/// True if results are written faster with stores that go around the caches.
+pub(super) fn streams(kind: Collective, shape: Shape, bytes: usize, machine: &Machine) -> bool {
+    let volumes = Volumes::of(kind, shape.ranks, bytes);
+    let (cached, streaming) = Model { kind, shape, bytes, volumes, machine }.stores();
+    streaming < cached
+}
+
+/// The most bytes of a call's count that the busiest rank can contribute by [`Way::Copied`].
+pub(super) fn copied_most_bytes(kind: Collective, ranks: usize) -> usize {
+    BOARD_MOST_BYTES / Volumes::of(kind, ranks, 1).contributed as usize
 }
 
 /// A call, and what it is to be predicted with.
@@ -427,125 +440,6 @@ impl Model<'_> {
             (self.copy_rate().at(rows, machine), ns(machine.copy_streaming_ps_per_kib))
         }
     }
-}
-
-/// What settings say of ways, in bytes of the call's count for one rank: none leaves the choice to predictions.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Forced {
-    /// Up to here [`Way::Copied`], and not above.
-    pub copied_most_bytes: Option<usize>,
-    /// Up to here [`Way::LentFlat`], above it [`Way::LentOwned`].
-    pub flat_most_bytes: Option<usize>,
-    /// From here on [`Way::Passed`], and not below.
-    pub passed_least_bytes: Option<usize>,
-    /// From here on [`Way::Staged`], and not below.
-    pub staged_least_bytes: Option<usize>,
-}
-
-impl Forced {
-    /// True if a call of `bytes` must go `way`.
-    fn demands(&self, way: Way, bytes: usize) -> bool {
-        match way {
-            Way::Copied => self.copied_most_bytes.is_some_and(|most| bytes <= most),
-            Way::Passed => self.passed_least_bytes.is_some_and(|least| bytes >= least),
-            Way::Staged => self.staged_least_bytes.is_some_and(|least| bytes >= least),
-            _ => false,
-        }
-    }
-
-    /// True if it may.
-    fn allows(&self, way: Way, bytes: usize) -> bool {
-        match way {
-            Way::Copied => self.copied_most_bytes.is_none_or(|most| bytes <= most),
-            Way::LentFlat => self.flat_most_bytes.is_none_or(|most| bytes <= most),
-            Way::LentOwned => self.flat_most_bytes.is_none_or(|most| bytes > most),
-            Way::Passed => self.passed_least_bytes.is_none_or(|least| bytes >= least),
-            Way::Staged => self.staged_least_bytes.is_none_or(|least| bytes >= least),
-            _ => false,
-        }
-    }
-
-    /// Sizes at which it changes its mind.
-    fn turns(&self) -> impl Iterator<Item = usize> {
-        let most = [self.copied_most_bytes, self.flat_most_bytes].map(|most| most?.checked_add(1));
-        let least = [self.passed_least_bytes, self.staged_least_bytes];
-        most.into_iter().chain(least).flatten()
-    }
-}
-
-/// The ways of ranks that can read each other's memory; of equal ones the first is chosen.
-pub(super) const WAYS: [Way; 5] = [Way::Copied, Way::LentFlat, Way::LentOwned, Way::Staged, Way::Passed];
-/// Those of ranks that cannot.
-pub(super) const WAYS_WITHOUT_READING: [Way; 3] = [Way::Copied, Way::Staged, Way::Passed];
-
-/// Which way a call goes by its size, for one kind of operation and one [`Shape`]. Sizes are bytes of the call's count
-/// for one rank.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choices {
-    /// Ways, each with the size from which on it is taken, in ascending order; the first begins at 0.
-    ways: Box<[(usize, Way)]>,
-    /// From here on results are written with stores that go around the caches; `usize::MAX` for never.
-    pub streaming_least_bytes: usize,
-}
-
-impl Choices {
-    /// The choices of ranks that can read each other's memory.
-    pub fn of(kind: Collective, shape: Shape, machine: &Machine, forced: &Forced) -> Self {
-        Self::among(&WAYS, kind, shape, machine, forced)
-    }
-
-    /// At each of [`sizes`] that of `among` which is predicted to be the fastest, of those that `forced` leaves; in
-    /// between, the way of the next smaller one.
-    pub fn among(among: &[Way], kind: Collective, shape: Shape, machine: &Machine, forced: &Forced) -> Self {
-        let streams = |bytes: &usize| {
-            let volumes = Volumes::of(kind, shape.ranks, *bytes);
-            let (cached, streaming) = Model { kind, shape, bytes: *bytes, volumes, machine }.stores();
-            streaming < cached
-        };
-        // Where Copied ends, calls that are a little larger must not go that way.
-        let board_most = BOARD_MOST_BYTES / Volumes::of(kind, shape.ranks, 1).contributed as usize;
-        let mut sizes: Vec<usize> =
-            sizes().chain(forced.turns()).chain([0, board_most + 1, STAGED_MOST_BYTES + 1]).collect();
-        sizes.sort_unstable();
-        let mut ways: Vec<(usize, Way)> = Vec::new();
-        for bytes in sizes {
-            let time = |way: Way| predict(way, kind, shape, bytes, machine);
-            let way = best(among, forced, bytes, time);
-            if ways.last().is_none_or(|(_, last)| *last != way) {
-                ways.push((bytes, way));
-            }
-        }
-        Self { ways: ways.into(), streaming_least_bytes: self::sizes().find(streams).unwrap_or(usize::MAX) }
-    }
-
-    /// The way for a call.
-    #[inline]
-    pub fn way(&self, bytes: usize) -> Way {
-        let next = self.ways.iter().position(|(least, _)| *least > bytes).unwrap_or(self.ways.len());
-        self.ways[next.saturating_sub(1)].1
-    }
-
-    /// The ways, each with the size from which on it is taken.
-    pub fn ways(&self) -> &[(usize, Way)] {
-        &self.ways
-    }
-}
-
-/// The fastest of the ways that are left for a call of `bytes`.
-fn best(among: &[Way], forced: &Forced, bytes: usize, time: impl Fn(Way) -> f64) -> Way {
-    let able: Vec<Way> = among.iter().copied().filter(|way| time(*way) < f64::INFINITY).collect();
-    if let Some(way) = able.iter().find(|way| forced.demands(**way, bytes)) {
-        return *way;
-    }
-    let left = able.into_iter().filter(|way| forced.allows(*way, bytes));
-    // Passing carries everything.
-    left.min_by(|one, other| time(*one).total_cmp(&time(*other))).unwrap_or(Way::Passed)
-}
-
-/// The sizes at which ways are compared: 1 to 8 bytes, then eight for each doubling, to 4 GiB.
-pub fn sizes() -> impl Iterator<Item = usize> {
-    let doublings = 0..29;
-    (1..8).chain(doublings.flat_map(|shift| (8..16).map(move |step: usize| step << shift)))
 }
 
 #[cfg(test)]

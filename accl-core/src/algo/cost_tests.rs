@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::algo::check::KINDS;
+use crate::algo::choices::{Choices, Forced, WAYS, sizes};
 use crate::topo::FIGURES;
 use proptest::prelude::*;
 
@@ -60,16 +61,10 @@ proptest! {
         }
         prop_assert_eq!(choices.ways()[0].0, 0);
         prop_assert!(choices.ways().windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 != pair[1].1));
-        let stores = |bytes| {
-            let volumes = Volumes::of(kind, shape.ranks, bytes);
-            Model { kind, shape, bytes, volumes, machine: &machine }.stores()
-        };
-        let below = sizes().filter(|bytes| *bytes < choices.streaming_least_bytes);
-        prop_assert!(below.map(stores).all(|(cached, streaming)| cached <= streaming));
-        if choices.streaming_least_bytes < usize::MAX {
-            let (cached, streaming) = stores(choices.streaming_least_bytes);
-            prop_assert!(streaming < cached);
-        }
+        let least = choices.streaming_least_bytes;
+        let streams = |bytes: usize| streams(kind, shape, bytes, &machine);
+        prop_assert!(!sizes().filter(|bytes| *bytes < least).any(streams));
+        prop_assert!(least == usize::MAX || streams(least));
     }
 
     #[test]

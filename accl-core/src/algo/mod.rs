@@ -3,6 +3,7 @@
 //! Words: a *chunk* is the share of the data that one rank owns; a *segment* is the piece that a pipeline moves
 //! at once. All sizes here are counted in elements.
 
+mod choices;
 mod chunk;
 mod cost;
 mod direct;
@@ -17,7 +18,8 @@ mod tree;
 #[cfg(test)]
 mod check;
 
-pub use cost::{BOARD_MOST_BYTES, Choices, Forced, Pull, Shape, Way, predict, sizes};
+pub use choices::{Choices, Forced, sizes};
+pub use cost::{BOARD_MOST_BYTES, Pull, Shape, Way, predict};
 pub use plan::{Buffer, Operand, Plan, Span, Step};
 pub use reading::{Folding, reads};
 pub use select::{Algorithm, Choice, Facts, select};

@@ -1,9 +1,10 @@
 //! Which algorithm serves a call.
 
 use super::Folding;
+use super::choices::{Choices, Forced, WAYS, WAYS_WITHOUT_READING};
 #[cfg(test)]
 use super::cost::Pull;
-use super::cost::{BOARD_MOST_BYTES, Choices, Forced, Shape, WAYS, WAYS_WITHOUT_READING, Way, predict};
+use super::cost::{BOARD_MOST_BYTES, Shape, Way, predict};
 use crate::config::{AlgorithmRules, Settings};
 use crate::error::{Error, Result};
 use crate::topo::Machine;
