@@ -16,7 +16,7 @@ pub struct Presence {
     port: u16,
     addresses: Vec<IpAddr>,
     host_id: Option<u64>,
-    /// Why no other host can reach this process, and whether that was for lack of something.
+    /// Why no other host can reach this process, and whether that is for lack of something or by somebody's choice.
     problem: Option<(Error, bool)>,
 }
 
@@ -34,7 +34,8 @@ impl Presence {
             Ok(port) => (port, None),
             Err(error) => (0, Some(why_no_port(settings, &error))),
         };
-        let problem = no_port.or_else(|| no_address.map(|error| (error, false)));
+        let chosen = settings.interfaces.is_some() || settings.family.is_some();
+        let problem = no_port.or_else(|| no_address.map(|error| (error, chosen)));
         Ok(Self { service, port, addresses, host_id, problem })
     }
 
@@ -61,7 +62,7 @@ impl Presence {
         self.problem.as_ref().map_or(Ok(()), |(error, _)| Err(error.clone()))
     }
 
-    /// The same, but only if that is for lack of something that was asked for or may come back.
+    /// The same, but only if that is for lack of something that may come back, or for what the settings ask for.
     pub(super) fn check_resources(&self) -> Result<()> {
         if self.problem.as_ref().is_some_and(|(_, lack)| *lack) { self.check() } else { Ok(()) }
     }
@@ -115,5 +116,34 @@ fn why_no_port(settings: &Network, error: &std::io::Error) -> (Error, bool) {
             Error::system(format!("cannot listen on a TCP port on host {host}"), error),
             process::lacks_resources(error),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::InterfaceRule;
+
+    #[test]
+    fn what_keeps_others_away_is_said_and_no_error_before_it_matters() {
+        let settings = Network { interfaces: Some(InterfaceRule::parse("=none")), ..Network::default() };
+        let presence = Presence::of(&settings).unwrap();
+        let record = presence.record().unwrap();
+        assert_eq!((record.port, record.addresses), (presence.port(), Vec::new()));
+        for check in [presence.check(), presence.check_resources()] {
+            let error = check.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::System);
+            assert!(error.text().contains("NCCL_SOCKET_IFNAME==none allows"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_port_stays_as_long_as_somebody_holds_it() {
+        let settings = Network { host_id: Some("a".into()), ..Network::default() };
+        let (one, other) = (Presence::of(&settings).unwrap(), Presence::of(&settings).unwrap());
+        assert_eq!(one.port(), other.port());
+        drop(one);
+        assert_eq!(Presence::of(&settings).unwrap().port(), other.port());
+        assert_eq!(other.record().unwrap().host_id, Some(fnv1a(b"a")));
     }
 }

@@ -50,6 +50,8 @@ struct Client {
     outbox: Vec<u8>,
     /// Goes with the first byte of the outbox.
     descriptor: Option<Arc<OwnedFd>>,
+    /// A rank of this very process.
+    home: bool,
     /// Who gets the connection once the outbox is empty.
     handover: Option<(LinkRequest, Arc<dyn LinkSink>)>,
     /// Close once the outbox is empty.
@@ -210,6 +212,7 @@ impl Worker {
                 inbox: Vec::new(),
                 outbox: Vec::new(),
                 descriptor: None,
+                home: false,
                 handover: None,
                 leaving: false,
             };
@@ -309,6 +312,9 @@ impl Worker {
         let mut books = self.service.books.lock();
         match message {
             Message::Join { ranks, rank, version, patience_ms, record } => {
+                if let Some(client) = self.clients.get_mut(&connection) {
+                    client.home = record.place.shares_process(&self.service.process);
+                }
                 let root = books.root(&token)?;
                 let join = JoinRequest { ranks, rank, version, patience_ms, record };
                 Ok(root.handle_join(connection, join, now))
@@ -364,10 +370,17 @@ impl Worker {
         }
     }
 
+    /// Sends what is queued: to ranks of this process last, since it may end as soon as they have heard their verdict.
     fn flush(&mut self) {
+        for home in [false, true] {
+            self.flush_some(|client| client.home == home);
+        }
+    }
+
+    fn flush_some(&mut self, whom: impl Fn(&Client) -> bool) {
         let mut gone = Vec::new();
         let mut taken = Vec::new();
-        for (connection, client) in &mut self.clients {
+        for (connection, client) in self.clients.iter_mut().filter(|(_, client)| whom(client)) {
             let flushed = client.flush();
             if flushed && client.handover.is_some() && client.outbox.is_empty() {
                 taken.push(*connection);
@@ -409,7 +422,8 @@ impl Listener {
                 Ok((stream.into(), None))
             }
             Self::Tcp(listener) => {
-                let (stream, from) = listener.accept()?;
+                let (stream, mut from) = listener.accept()?;
+                from.set_ip(from.ip().to_canonical());
                 stream.set_nonblocking(true)?;
                 network::prepare_stream(stream.as_fd());
                 Ok((stream.into(), Some(from)))
@@ -450,7 +464,8 @@ impl Client {
         let (Some(from), false) = (self.from, matches!(self.stage, Stage::Member { .. })) else { return };
         if strays::count_one() == 0 {
             telemetry::warn(&format!(
-                "a connection from {from} to the port by which ranks find each other was dropped: {}; it does no                  harm, and more of them are not mentioned",
+                "a connection from {from} to the port by which ranks find each other was dropped: {}; it does no \
+                 harm, and more of them are not mentioned",
                 why.text()
             ));
         }
