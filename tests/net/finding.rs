@@ -12,6 +12,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("meet_in_time", meet_in_time),
     ("meet_by_agreement", meet_by_agreement),
     ("alone_by_agreement", alone_by_agreement),
+    ("by_itself", by_itself),
     ("no_id", no_id),
     ("wrong_agreement", wrong_agreement),
     ("port_in_range", port_in_range),
@@ -108,6 +109,27 @@ fn hosts_meet_over_ipv4_where_there_is_no_ipv6() {
     let ended = Job::new(&net, "no_id", &[0]).env("NCCL_SOCKET_FAMILY", "AF_INET6").run();
     assert_success(&ended);
     assert!(ended[0].stderr.contains("NCCL_SOCKET_FAMILY=AF_INET6"), "{}", ended[0].stderr);
+}
+
+fn by_itself(rank: Rank) {
+    let id = rank.id();
+    assert_eq!(rank.join(id), 0, "{}", rank.api.error_text());
+}
+
+#[test]
+fn a_host_without_any_network_works_by_itself() {
+    let Some(net) = Net::new(1) else { return };
+    net.ip(0, "link set lo down");
+    assert_success(&Job::new(&net, "by_itself", &[0, 0, 0]).run());
+}
+
+#[test]
+fn hosts_are_told_apart_by_name_if_they_are_given_one() {
+    let Some(net) = Net::new(1) else { return };
+    assert_success(&Job::new(&net, "by_itself", &[0, 0]).env("NCCL_HOSTID", "a").run());
+    let Some(net) = Net::two() else { return };
+    // A common name does not make one host of two.
+    assert_success(&Job::new(&net, "meet", &[0, 1]).env("NCCL_HOSTID", "a").run());
 }
 
 /// No id can be made: writes why on standard error.

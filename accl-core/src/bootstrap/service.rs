@@ -47,6 +47,8 @@ pub(super) struct Gathering {
     pub(super) secret: Secret,
     pub(super) root: Root,
     pub(super) door: Door,
+    /// A rank has come from another host.
+    pub(super) foreign: bool,
 }
 
 /// By which sockets the ranks of a root come.
@@ -92,7 +94,8 @@ impl Service {
     /// Opens a root for those who know `secret`.
     pub(super) fn expect_ranks(self: &Arc<Self>, secret: Secret, door: Door) -> Result<()> {
         self.change(|books| {
-            books.roots.insert(secret.token(), Gathering { secret, root: Root::new(), door });
+            let gathering = Gathering { secret, root: Root::new(), door, foreign: false };
+            books.roots.insert(secret.token(), gathering);
         })
     }
 
@@ -106,7 +109,9 @@ impl Service {
 
     /// Closes a root that nobody will come to, if it is one of this process.
     pub(super) fn expect_nobody(&self, secret: Secret) {
-        self.books.lock().roots.remove(&secret.token());
+        let mut books = self.books.lock();
+        books.roots.remove(&secret.token());
+        books.close_unused_port();
     }
 
     /// Hands `file` to everybody who knows `secret`, until it is withdrawn.
@@ -144,6 +149,7 @@ impl Service {
         let sink = reception.ranks.remove(&rank);
         if reception.ranks.is_empty() {
             books.links.remove(&token);
+            books.close_unused_port();
         }
         drop(books);
         drop(sink);
@@ -164,9 +170,7 @@ impl Service {
     pub(super) fn release_port(&self) {
         let mut books = self.books.lock();
         books.holds = books.holds.saturating_sub(1);
-        if let Some(waker) = &books.waker {
-            wake(waker);
-        }
+        books.close_unused_port();
     }
 
     fn change(self: &Arc<Self>, change: impl FnOnce(&mut Books)) -> Result<()> {
@@ -195,9 +199,11 @@ impl Service {
 impl Books {
     /// True if there is something that other hosts may come for.
     fn needs_port(&self) -> bool {
-        self.holds > 0
-            || !self.links.is_empty()
-            || self.roots.values().any(|gathering| matches!(gathering.door, Door::Open))
+        // Late ranks of other hosts are to hear what became of an id only if there were any of them.
+        let open = |gathering: &Gathering| {
+            matches!(gathering.door, Door::Open) && (gathering.foreign || gathering.root.ended_at().is_none())
+        };
+        self.holds > 0 || !self.links.is_empty() || self.roots.values().any(open)
     }
 
     fn open_port(&mut self, settings: &Network, start: u32) -> std::io::Result<u16> {
@@ -210,8 +216,13 @@ impl Books {
 
     /// Closes the port if it is of no use any more.
     pub(super) fn close_unused_port(&mut self) {
-        if !self.needs_port() {
-            self.port = None;
+        if self.needs_port() {
+            return;
+        }
+        if let (Some(port), Some(waker)) = (self.port.take(), &self.waker) {
+            // At once, though the thread may still be looking at the socket.
+            network::stop_listening(&port.listener);
+            wake(waker);
         }
     }
 
@@ -223,6 +234,13 @@ impl Books {
     /// The root that a token stands for.
     pub(super) fn root(&mut self, token: &Token) -> Result<&mut Root> {
         let gathering = self.roots.get_mut(token).ok_or_else(|| Error::remote("no such id"))?;
+        Ok(&mut gathering.root)
+    }
+
+    /// The same for a rank that joins, perhaps from another host.
+    pub(super) fn root_for(&mut self, token: &Token, foreign: bool) -> Result<&mut Root> {
+        let gathering = self.roots.get_mut(token).ok_or_else(|| Error::remote("no such id"))?;
+        gathering.foreign |= foreign;
         Ok(&mut gathering.root)
     }
 

@@ -136,15 +136,12 @@ impl Worker {
             outbox.extend(gathering.root.handle_time(now));
         }
         self.post(outbox);
-        self.clients.retain(|_, client| match client.stage {
-            Stage::Stranger { since } | Stage::Challenged { since, .. } => {
-                let patient = now < since + STRANGER_PATIENCE;
-                if !patient {
-                    client.note_stray(&Error::remote("it does not prove itself"));
-                }
-                patient
+        self.clients.retain(|_, client| {
+            let late = client.deadline().is_some_and(|deadline| now >= deadline);
+            if late {
+                client.note_stray(&Error::remote("it does not prove itself"));
             }
-            Stage::Member { .. } => true,
+            !late
         });
         self.flush();
     }
@@ -179,7 +176,7 @@ impl Worker {
         (visited.map(|(one, _)| one.clone()).collect(), readable.map(|(connection, _)| connection).collect())
     }
 
-    /// What to listen at, and when a gathering runs out of time.
+    /// What to listen at, and when somebody runs out of time.
     fn outlook(&self, books: &Books) -> (Vec<Listener>, Option<Instant>) {
         let mut listeners: Vec<_> = self.listener.iter().cloned().map(Listener::Local).collect();
         listeners.extend(books.port.iter().map(|port| Listener::Tcp(port.listener.clone())));
@@ -188,7 +185,9 @@ impl Worker {
                 listeners.push(Listener::Tcp(listener.clone()));
             }
         }
-        (listeners, books.roots.values().filter_map(|gathering| gathering.root.deadline()).min())
+        let gatherings = books.roots.values().filter_map(|gathering| gathering.root.deadline());
+        let strangers = self.clients.values().filter_map(Client::deadline);
+        (listeners, gatherings.chain(strangers).min())
     }
 
     fn accept(&mut self, listener: &Listener) {
@@ -196,6 +195,8 @@ impl Worker {
             let (stream, from) = match listener.accept() {
                 Ok(visitor) => visitor,
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => continue,
+                // The port was closed meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return,
                 Err(error) if !socket::is_transient(&error) => {
                     // No descriptors, say: whoever waits in the queue would wake us again at once.
                     clock::sleep(ACCEPT_PAUSE);
@@ -312,10 +313,12 @@ impl Worker {
         let mut books = self.service.books.lock();
         match message {
             Message::Join { ranks, rank, version, patience_ms, record } => {
+                let mut local = true;
                 if let Some(client) = self.clients.get_mut(&connection) {
                     client.home = record.place.shares_process(&self.service.process);
+                    local = client.from.is_none();
                 }
-                let root = books.root(&token)?;
+                let root = books.root_for(&token, !local)?;
                 let join = JoinRequest { ranks, rank, version, patience_ms, record };
                 Ok(root.handle_join(connection, join, now))
             }
@@ -442,6 +445,14 @@ impl AsFd for Listener {
 }
 
 impl Client {
+    /// Until when it must have proved itself, if it has not.
+    fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Stranger { since } | Stage::Challenged { since, .. } => Some(since + STRANGER_PATIENCE),
+            Stage::Member { .. } => None,
+        }
+    }
+
     /// Writes what the socket takes; false if the connection is broken.
     fn flush(&mut self) -> bool {
         while !self.outbox.is_empty() {

@@ -202,6 +202,11 @@ pub fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
+/// Takes a socket off its port, whoever else still holds it.
+pub fn stop_listening(listener: &TcpListener) {
+    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
+}
+
 /// Begins to connect; [`connected`] says what became of it once the socket can be written.
 pub fn start_connect(address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = open(address)?;
@@ -296,7 +301,7 @@ mod tests {
         prepare_stream(socket.as_fd());
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
         assert_eq!(local_ip(socket.as_fd()), Some(Ipv4Addr::LOCALHOST.into()));
-        drop(listener);
+        stop_listening(&listener);
         assert_eq!(attempt(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 
