@@ -17,6 +17,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("wrong_agreement", wrong_agreement),
     ("port_in_range", port_in_range),
     ("ports_used_up", ports_used_up),
+    ("leave", leave),
     ("junk", junk),
 ];
 
@@ -134,9 +135,7 @@ fn hosts_are_told_apart_by_name_if_they_are_given_one() {
 
 /// No id can be made: writes why on standard error.
 fn no_id(rank: Rank) {
-    let mut id = super::support::api::UniqueId([0; 128]);
-    let code = unsafe { (rank.api.ncclGetUniqueId)(&raw mut id) };
-    assert_eq!(code, SYSTEM_ERROR);
+    assert_eq!(rank.make_id(), SYSTEM_ERROR);
     eprintln!("{}", rank.api.error_text());
 }
 
@@ -192,8 +191,7 @@ fn alone_by_agreement(rank: Rank) {
 }
 
 fn wrong_agreement(rank: Rank) {
-    let mut id = super::support::api::UniqueId([0; 128]);
-    assert_eq!(unsafe { (rank.api.ncclGetUniqueId)(&raw mut id) }, INVALID_ARGUMENT);
+    assert_eq!(rank.make_id(), INVALID_ARGUMENT);
     assert!(rank.api.error_text().contains("NCCL_COMM_ID"), "{}", rank.api.error_text());
 }
 
@@ -289,6 +287,22 @@ fn a_firewall_is_named_within_the_time_limit() {
         text.contains(&format!("code {TIMEOUT}")) && text.contains("rank 1 of 2 did not come in time"),
         "{text}"
     );
+}
+
+/// The one that made the id ends before anybody came.
+fn leave(rank: Rank) {
+    let _ = rank.id();
+}
+
+#[test]
+fn a_creator_that_has_ended_is_missed_at_each_of_its_addresses() {
+    let Some(net) = Net::two() else { return };
+    let job = Job::new(&net, "meet_in_time", &[0, 1]).env("ACCL_INIT_TIMEOUT", "2");
+    assert_success(&[job.start_as("leave", 0, 0).end()]);
+    let ended = job.start(1).end();
+    let text = &ended.stderr;
+    assert!(text.contains("nobody listens there") && text.contains("over eth0 (10.9.0.2)"), "{text}");
+    assert_success(&[ended]);
 }
 
 /// Not a rank: says what nobody understands to the port of the one that waits.

@@ -45,9 +45,16 @@ impl Rank {
         }
     }
 
-    /// Whether rank 0 has made the id.
+    /// Waits until rank 0 has made the id.
     pub(crate) fn wait_for_id(&self) {
-        let _ = Rank { rank: 1, ..self.clone() }.id();
+        let _ = Self { rank: 1, ..self.clone() }.id();
+    }
+
+    /// Makes an id; the result code.
+    pub(crate) fn make_id(&self) -> c_int {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: a call of the C interface with a place for its result.
+        unsafe { (self.api.ncclGetUniqueId)(&raw mut id) }
     }
 
     fn publish(&self, id: &UniqueId) {
@@ -59,6 +66,7 @@ impl Rank {
     /// Joins all ranks; the result code.
     pub(crate) fn join(&self, id: UniqueId) -> c_int {
         let mut comm: Comm = std::ptr::null_mut();
+        // SAFETY: a call of the C interface with a place for its result.
         unsafe { (self.api.ncclCommInitRank)(&raw mut comm, self.ranks as c_int, id, self.rank as c_int) }
     }
 }

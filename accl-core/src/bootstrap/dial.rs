@@ -121,10 +121,11 @@ impl<'a> Dial<'a> {
                     lane.attempt.as_ref().is_some_and(|attempt| now >= attempt.since + ATTEMPT_PATIENCE);
                 if overdue {
                     fail(&mut lanes, at, Failure::Silence, now);
-                } else if lane.attempt.is_none() && now >= lane.next_try {
-                    if let Err(failure) = lane.start(now) {
-                        fail(&mut lanes, at, failure, now);
-                    }
+                } else if lane.attempt.is_none()
+                    && now >= lane.next_try
+                    && let Err(failure) = lane.start(now)
+                {
+                    fail(&mut lanes, at, failure, now);
                 }
             }
             for at in wait(&lanes, now, self.deadline)? {
@@ -309,5 +310,79 @@ fn failure_of(error: &std::io::Error) -> Failure {
         std::io::ErrorKind::ConnectionRefused => Failure::Refused,
         std::io::ErrorKind::TimedOut => Failure::Silence,
         _ => Failure::NoWay(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::id::{Meeting, UniqueId};
+    use super::*;
+    use std::io::Write;
+    use std::net::Ipv4Addr;
+
+    fn home(port: u16) -> SocketAddr {
+        SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)
+    }
+
+    fn dial(addresses: Vec<SocketAddr>, secret: Secret, patience: Duration) -> Dial<'static> {
+        Dial {
+            whom: "the one".to_string(),
+            addresses,
+            secret,
+            deadline: clock::now() + patience,
+            hung_up: (ErrorKind::InvalidUsage, "it hangs up"),
+            may_come_late: false,
+            give_up: &|| Ok(()),
+        }
+    }
+
+    /// A port where nobody listens, unless somebody is given it meanwhile.
+    fn refused() -> SocketAddr {
+        home(network::listen_any(None, None, 0).unwrap().1)
+    }
+
+    #[test]
+    fn silence_refusals_and_strangers_do_not_keep_it_from_the_one_that_is_meant() {
+        let invitation = UniqueId::create().unwrap().decode().unwrap();
+        let Meeting::Created(creator) = invitation.meeting else { panic!() };
+        let (_silent, silent) = network::listen_any(None, None, 0).unwrap();
+        let (stranger, strange) = network::listen_any(None, None, 0).unwrap();
+        stranger.set_nonblocking(false).unwrap();
+        let answering = std::thread::spawn(move || {
+            let (mut visitor, _) = stranger.accept().unwrap();
+            visitor.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+            visitor
+        });
+        let right = home(creator.port);
+        let addresses = vec![home(silent), refused(), home(strange), right];
+        let found = dial(addresses, invitation.secret, Duration::from_secs(60)).run().unwrap();
+        assert_eq!(found.address, right);
+        answering.join().unwrap();
+    }
+
+    #[test]
+    fn each_address_is_named_with_its_own_reason() {
+        let secret = Secret::random().unwrap();
+        let (_silent, silent) = network::listen_any(None, None, 0).unwrap();
+        let (silent, refused) = (home(silent), refused());
+        let error = dial(vec![silent, refused], secret, Duration::from_millis(600)).run().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        let text = error.text();
+        assert!(text.contains("cannot reach the one over TCP"), "{text}");
+        assert!(text.contains(&format!("{silent} over lo (127.0.0.1): no answer")), "{text}");
+        assert!(text.contains(&format!("{refused} over lo (127.0.0.1): nobody listens there")), "{text}");
+        let nowhere = dial(Vec::new(), secret, Duration::from_secs(60)).run().unwrap_err();
+        assert!(nowhere.text().contains("it told no address that could be tried"), "{nowhere}");
+    }
+
+    #[test]
+    fn one_that_hangs_up_again_and_again_is_believed() {
+        let invitation = UniqueId::create().unwrap().decode().unwrap();
+        let Meeting::Created(creator) = invitation.meeting else { panic!() };
+        let other = Secret::random().unwrap();
+        let error = dial(vec![home(creator.port)], other, Duration::from_secs(600)).run().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+        assert!(error.text().contains("it hangs up"), "{error}");
+        assert!(super::super::strays() >= u64::from(REFUSALS));
     }
 }

@@ -160,7 +160,11 @@ pub fn join<'a>(
     let invitation = id.decode()?;
     let begin = clock::now();
     let limit = begin + request.patience.unwrap_or(FOR_EVER);
-    let presence = Presence::of(request.network)?;
+    // Where the id has no port, no rank of another host can have come.
+    let presence = match &invitation.meeting {
+        Meeting::Created(creator) if creator.port == 0 => Presence::at_home(request.network)?,
+        _ => Presence::of(request.network)?,
+    };
     let (mut connection, root) = match &invitation.meeting {
         Meeting::Created(creator) => {
             let root = format!("process {}, the creator of the unique id,", creator.pid);

@@ -16,6 +16,8 @@ pub struct Presence {
     port: u16,
     addresses: Vec<IpAddr>,
     host_id: Option<u64>,
+    /// The service keeps the port open for this.
+    holds: bool,
     /// Why no other host can reach this process, and whether that is for lack of something or by somebody's choice.
     problem: Option<(Error, bool)>,
 }
@@ -25,7 +27,7 @@ impl Presence {
     /// of one host need neither. See [`Presence::check`].
     pub fn of(settings: &Network) -> Result<Self> {
         let service = Service::of_process()?;
-        let host_id = settings.host_id.as_ref().map(|text| fnv1a(text.as_bytes()));
+        let host_id = host_id(settings);
         let (addresses, no_address) = match addresses(settings) {
             Ok(addresses) => (addresses, None),
             Err(error) => (Vec::new(), Some(error)),
@@ -36,7 +38,14 @@ impl Presence {
         };
         let chosen = settings.interfaces.is_some() || settings.family.is_some();
         let problem = no_port.or_else(|| no_address.map(|error| (error, chosen)));
-        Ok(Self { service, port, addresses, host_id, problem })
+        Ok(Self { service, port, addresses, host_id, holds: true, problem })
+    }
+
+    /// That of a process that no other host will want to reach: there is no port.
+    pub(super) fn at_home(settings: &Network) -> Result<Self> {
+        let service = Service::of_process()?;
+        let host_id = host_id(settings);
+        Ok(Self { service, port: 0, addresses: Vec::new(), host_id, holds: false, problem: None })
     }
 
     /// The port; 0 if there is none.
@@ -70,8 +79,14 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.service.release_port();
+        if self.holds {
+            self.service.release_port();
+        }
     }
+}
+
+fn host_id(settings: &Network) -> Option<u64> {
+    settings.host_id.as_ref().map(|text| fnv1a(text.as_bytes()))
 }
 
 fn addresses(settings: &Network) -> Result<Vec<IpAddr>> {

@@ -440,6 +440,17 @@ mod tests {
     }
 
     #[test]
+    fn a_host_is_shared_only_if_nobody_says_otherwise() {
+        let record = |host_id| PeerRecord { host_id, ..PeerRecord::default() };
+        assert!(record(None).shares_host(&record(None)) && record(Some(1)).shares_host(&record(Some(1))));
+        assert!(
+            !record(Some(1)).shares_host(&record(Some(2))) && !record(Some(1)).shares_host(&record(None))
+        );
+        let elsewhere = PeerRecord { place: Place { network: 7, ..Place::default() }, ..record(Some(1)) };
+        assert!(!record(Some(1)).shares_host(&elsewhere));
+    }
+
+    #[test]
     fn too_much_in_a_record_is_cut_and_foreign_excess_refused() {
         let record = PeerRecord {
             addresses: vec![IpAddr::from([10, 0, 0, 1]); 40],

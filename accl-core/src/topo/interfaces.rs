@@ -97,7 +97,7 @@ pub fn is_link_local(ip: IpAddr) -> bool {
 }
 
 fn is_told(ip: IpAddr) -> bool {
-    !ip.is_unspecified() && !ip.is_multicast() && !(ip.is_ipv6() && ip.is_loopback())
+    !(ip.is_unspecified() || ip.is_multicast() || ip.is_ipv6() && ip.is_loopback())
 }
 
 fn class(interface: &Interface, near: Option<IpAddr>) -> Class {
