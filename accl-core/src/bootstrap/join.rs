@@ -369,6 +369,75 @@ mod tests {
         drop(crowd);
     }
 
+    /// The same id as somebody of another host would read it: that local socket is not to be seen.
+    fn from_elsewhere(id: &UniqueId) -> UniqueId {
+        let mut invitation = id.decode().unwrap();
+        let Meeting::Created(creator) = &mut invitation.meeting else { panic!() };
+        creator.neighbourhood ^= 1;
+        UniqueId::encode(&invitation).unwrap()
+    }
+
+    #[test]
+    fn ranks_come_over_tcp_hear_the_verdict_and_what_became_of_a_used_id() {
+        const RANKS: usize = 24;
+        let here = UniqueId::create().unwrap();
+        let elsewhere = from_elsewhere(&here);
+        let network = Network::default();
+        let network = &network;
+        let join_as = |rank: usize| {
+            let id = if rank % 3 == 0 { here } else { elsewhere };
+            join(&id, Request { ranks: RANKS, rank, ..request(network) }, &|| Ok(()))
+        };
+        std::thread::scope(|scope| {
+            let join_as = &join_as;
+            let ranks = (0..RANKS).map(|rank| {
+                scope.spawn(move || {
+                    let membership = join_as(rank)?;
+                    assert_eq!(membership.peers.len(), RANKS);
+                    assert!(
+                        membership
+                            .peers
+                            .iter()
+                            .all(|peer| peer.port > 0 && peer.shares_host(&membership.peers[0]))
+                    );
+                    membership.check_verdict()?;
+                    membership.confirm(Ok(()))
+                })
+            });
+            for rank in ranks.collect::<Vec<_>>() {
+                rank.join().unwrap().unwrap();
+            }
+        });
+        let late = join_as(1).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::InvalidUsage);
+        assert!(late.text().contains("already used"), "{late}");
+    }
+
+    #[test]
+    fn a_failure_of_one_rank_is_heard_over_tcp() {
+        let id = from_elsewhere(&UniqueId::create().unwrap());
+        let network = Network::default();
+        let outcomes = std::thread::scope(|scope| {
+            let (id, network) = (&id, &network);
+            let ranks: Vec<_> = (0..3)
+                .map(|rank| {
+                    scope.spawn(move || {
+                        let membership =
+                            join(id, Request { ranks: 3, rank, ..request(network) }, &|| Ok(())).unwrap();
+                        let outcome =
+                            if rank == 2 { Err(Error::system("no memory", "ENOMEM")) } else { Ok(()) };
+                        membership.confirm(outcome).unwrap_err()
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        for error in outcomes {
+            assert_eq!(error.kind(), ErrorKind::System);
+            assert_eq!(error.text(), "rank 2 could not be set up: no memory: ENOMEM");
+        }
+    }
+
     #[test]
     fn a_rank_that_is_late_for_the_verdict_hears_it() {
         let (ours, theirs) = UnixStream::pair().unwrap();
