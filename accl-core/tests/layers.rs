@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Files of accl-core that opt into unsafe code; each says at its head why its conditions hold.
-const UNSAFE_FILES: [&str; 22] = [
+const UNSAFE_FILES: [&str; 23] = [
     "device/host.rs",
     "device/pointer.rs",
     "memory/scratch.rs",
     "os/cpu.rs",
     "os/futex.rs",
     "os/mapping.rs",
+    "os/network.rs",
     "os/process.rs",
     "reduce/body.rs",
     "reduce/mod.rs",

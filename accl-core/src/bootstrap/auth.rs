@@ -42,6 +42,11 @@ impl Secret {
         random::bytes().map(Self)
     }
 
+    /// One that everybody can make who knows `text`.
+    pub fn of_text(text: &str) -> Self {
+        Self(first_half(Sha256::new().chain_update(b"accl text").chain_update(text).finalize().into()))
+    }
+
     /// The name under which this secret is looked up.
     pub fn token(&self) -> Token {
         first_half(self.mac(&[b"accl token"]).finalize().into_bytes().into())
@@ -109,5 +114,6 @@ mod tests {
         assert!(!secret.accepts(&proof, Role::Client, &[4; 16], &[3; 16]));
         assert_ne!(secret.token(), other.token());
         assert_ne!(secret.derive(b"a"), secret.derive(b"b"));
+        assert_ne!(Secret::of_text("a"), Secret::of_text("b"));
     }
 }

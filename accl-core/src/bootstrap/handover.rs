@@ -59,10 +59,10 @@ fn try_fetch(
     give_up: &dyn Fn() -> Result<()>,
 ) -> Result<Option<OwnedFd>> {
     let Ok(stream) = socket::connect(service)? else { return Ok(None) };
-    let Ok(mut connection) = Trusted::greet(stream, secret, "not offered yet", give_up) else {
+    let Ok(mut connection) = Trusted::greet(stream.into(), secret, "not offered yet", give_up) else {
         return Ok(None);
     };
-    let answer = connection.send(&Message::Fetch).and_then(|()| connection.receive(deadline));
+    let answer = connection.send(&Message::Fetch, deadline).and_then(|()| connection.receive(deadline));
     // A process that ended meanwhile is for `give_up` to name.
     let answer = match answer {
         Err(error) if error.kind() == ErrorKind::Remote => return Ok(None),

@@ -1,14 +1,18 @@
 //! A rank's side: it connects to the root, proves itself, learns who the others are, and hears the verdict.
 
 use super::auth::{Role, Secret};
-use super::id::UniqueId;
+use super::dial::Dial;
+use super::id::{Creator, Invitation, Meeting, UniqueId};
+use super::presence::Presence;
+use super::service::{Door, Service};
 use super::wire::{MEMBER_BYTES, Message, PeerRecord};
+use crate::config::{Network, RootAddress};
 use crate::error::{Error, ErrorKind, Result};
-use crate::os::{clock, random, socket};
-use crate::topo::Place;
-use std::io::Write;
+use crate::os::{clock, network, random, socket};
+use crate::topo::{Place, targets};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How much longer than its own patience a rank waits for the root, which keeps the time.
@@ -20,7 +24,7 @@ const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection whose other side has proved that it knows the secret.
 pub(super) struct Trusted<'a> {
-    stream: UnixStream,
+    stream: OwnedFd,
     inbox: Vec<u8>,
     descriptor: Option<OwnedFd>,
     give_up: &'a dyn Fn() -> Result<()>,
@@ -35,38 +39,43 @@ impl std::fmt::Debug for Trusted<'_> {
 impl<'a> Trusted<'a> {
     /// Makes both sides prove themselves. `closed` explains a listener that hangs up on us.
     pub(super) fn greet(
-        stream: UnixStream,
+        stream: OwnedFd,
         secret: Secret,
         closed: &str,
         give_up: &'a dyn Fn() -> Result<()>,
     ) -> Result<Self> {
         let mut connection = Self { stream, inbox: Vec::new(), descriptor: None, give_up };
         let client = random::bytes()?;
-        connection.send(&Message::Hello {
-            protocol: super::PROTOCOL,
-            token: secret.token(),
-            nonce: client,
+        let deadline = clock::now() + GREETING_PATIENCE;
+        let hello = Message::Hello { protocol: super::PROTOCOL, token: secret.token(), nonce: client };
+        connection.send(&hello, deadline)?;
+        let answer = connection.receive(deadline).map_err(|error| match error.kind() {
+            ErrorKind::Remote => Error::usage(closed),
+            ErrorKind::Timeout => error.within(
+                "the process at the other end of a local socket does not prove itself; it may be stopped",
+            ),
+            _ => error,
         })?;
-        let answer =
-            connection.receive(clock::now() + GREETING_PATIENCE).map_err(|error| match error.kind() {
-                ErrorKind::Remote => Error::usage(closed),
-                ErrorKind::Timeout => error.within(
-                    "the process at the other end of a local socket does not prove itself; it may be stopped",
-                ),
-                _ => error,
-            })?;
         let Message::Challenge { nonce: server, proof } = answer else { return Err(unexpected(answer)) };
         if !secret.accepts(&proof, Role::Server, &client, &server) {
             return Err(Error::usage("the process that answered does not know the secret of this unique id"));
         }
-        connection.send(&Message::Proof(secret.prove(Role::Client, &client, &server)))?;
+        connection.send(&Message::Proof(secret.prove(Role::Client, &client, &server)), deadline)?;
         Ok(connection)
     }
 
-    pub(super) fn send(&mut self, message: &Message) -> Result<()> {
-        (&self.stream)
-            .write_all(&message.encode())
-            .map_err(|error| Error::remote(format!("cannot send to the creator of the unique id: {error}")))
+    /// A connection whose other side has proved itself already; `inbox` has come behind that.
+    pub(super) fn proved(stream: OwnedFd, inbox: Vec<u8>, give_up: &'a dyn Fn() -> Result<()>) -> Self {
+        Self { stream, inbox, descriptor: None, give_up }
+    }
+
+    /// The socket, if everything that came on it has been taken.
+    pub(super) fn into_socket(self) -> Result<OwnedFd> {
+        if self.inbox.is_empty() { Ok(self.stream) } else { Err(Error::remote("data before its time")) }
+    }
+
+    pub(super) fn send(&mut self, message: &Message, deadline: Instant) -> Result<()> {
+        socket::send_all(self.stream.as_fd(), &message.encode(), deadline, self.give_up)
     }
 
     /// The next message before `deadline`.
@@ -84,7 +93,7 @@ impl<'a> Trusted<'a> {
                 (4 + u32::from_le_bytes(head) as usize).saturating_sub(self.inbox.len()).min(MEMBER_BYTES)
             };
             let mut buffer = vec![0; missing.max(1)];
-            let extra = socket::receive_exact(&self.stream, &mut buffer, deadline, self.give_up)?;
+            let extra = socket::receive_exact(self.stream.as_fd(), &mut buffer, deadline, self.give_up)?;
             self.descriptor = extra.or_else(|| self.descriptor.take());
             self.inbox.extend(buffer);
         }
@@ -119,12 +128,17 @@ pub struct Membership<'a> {
     pub secret: Secret,
     connection: Trusted<'a>,
     deadline: Instant,
-    creator: u32,
+    /// Where the root is, for people.
+    root: String,
+    /// Why other hosts cannot reach this process, if they cannot.
+    reachable: Result<()>,
+    /// Others have been told of it.
+    _presence: Presence,
 }
 
 /// What a rank asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct Request<'a> {
     /// How many ranks there are.
     pub ranks: usize,
     /// Which one this is.
@@ -133,49 +147,177 @@ pub struct Request {
     pub version: i32,
     /// How long to wait for the others; none is for ever.
     pub patience: Option<Duration>,
+    /// What the settings say of networks.
+    pub network: &'a Network,
 }
 
 /// Joins the others who hold the same id. `give_up` is asked every tenth of a second while waiting.
 pub fn join<'a>(
     id: &UniqueId,
-    request: Request,
+    request: Request<'_>,
     give_up: &'a dyn Fn() -> Result<()>,
 ) -> Result<Membership<'a>> {
     let invitation = id.decode()?;
-    let place = Place::here()?;
-    if invitation.kernel != place.kernel {
-        return Err(Error::usage(
-            "the unique id was made on another host; this version connects ranks of one host only",
-        ));
-    }
-    let stream = socket::connect(&invitation.service)?.map_err(|error| {
-        Error::remote(format!(
-            "the creator of the unique id (process {}) is gone, or has made its communicator with it already: {error}; \
-             keep that process alive until all ranks have joined, and make a new id for each communicator",
-            invitation.creator
-        ))
-    })?;
-    let closed = "the creator of the unique id does not know it any more: it was already used; make a new one with \
-                  ncclGetUniqueId for each communicator";
-    let mut connection = Trusted::greet(stream, invitation.secret, closed, give_up)?;
+    let begin = clock::now();
+    let limit = begin + request.patience.unwrap_or(FOR_EVER);
+    // Where the id has no port, no rank of another host can have come.
+    let presence = match &invitation.meeting {
+        Meeting::Created(creator) if creator.port == 0 => Presence::at_home(request.network)?,
+        _ => Presence::of(request.network)?,
+    };
+    let (mut connection, root) = match &invitation.meeting {
+        Meeting::Created(creator) => {
+            let root = format!("process {}, the creator of the unique id,", creator.pid);
+            (reach_creator(&invitation, creator, &request, limit, give_up)?, root)
+        }
+        Meeting::Agreed(address) => {
+            if request.rank == 0 {
+                open_agreed(invitation.secret, address)?;
+            }
+            let root = format!("rank 0, at {} (NCCL_COMM_ID),", address.text);
+            (reach_agreed(&invitation, address, &request, limit, give_up)?, root)
+        }
+    };
     let deadline = clock::now() + request.patience.map_or(FOR_EVER, |patience| patience + GRACE);
-    connection.send(&Message::Join {
+    let join = Message::Join {
         ranks: request.ranks as u32,
         rank: request.rank as u32,
         version: request.version,
-        patience_ms: request.patience.map_or(0, |patience| patience.as_millis().max(1) as u64),
-        record: PeerRecord { place, service: super::service_name()? },
-    })?;
-    match connection.receive(deadline).map_err(|error| lost(error, invitation.creator))? {
-        Message::Roster(peers) if peers.len() == request.ranks => {
-            let (secret, creator) = (invitation.secret, invitation.creator);
-            Ok(Membership { peers, secret, connection, deadline, creator })
-        }
+        patience_ms: request.patience.map_or(0, |patience| {
+            patience.saturating_sub(clock::now().saturating_duration_since(begin)).as_millis().max(1) as u64
+        }),
+        record: presence.record()?,
+    };
+    connection.send(&join, deadline).map_err(|error| lost(error, &root))?;
+    match connection.receive(deadline).map_err(|error| lost(error, &root))? {
+        Message::Roster(peers) if peers.len() == request.ranks => Ok(Membership {
+            peers,
+            secret: invitation.secret,
+            connection,
+            deadline,
+            root,
+            reachable: presence.check(),
+            _presence: presence,
+        }),
         other => Err(unexpected(other)),
     }
 }
 
+const USED: &str = "the creator of the unique id does not know it any more: it was already used; make a new one with \
+                    ncclGetUniqueId for each communicator";
+
+/// The process that made the id: by its local socket if that can be seen from here, else over TCP.
+fn reach_creator<'a>(
+    invitation: &Invitation,
+    creator: &Creator,
+    request: &Request<'_>,
+    deadline: Instant,
+    give_up: &'a dyn Fn() -> Result<()>,
+) -> Result<Trusted<'a>> {
+    let place = Place::here()?;
+    if creator.neighbourhood == place.neighbourhood() {
+        let name = Place { pid: creator.pid, process: creator.process, ..place }.service_name();
+        let stream = socket::connect(&name)?.map_err(|error| {
+            Error::remote(format!(
+                "the creator of the unique id (process {}) is gone, or has made its communicator with it already: \
+                 {error}; keep that process alive until all ranks have joined, and make a new id for each communicator",
+                creator.pid
+            ))
+        })?;
+        return Trusted::greet(stream.into(), invitation.secret, USED, give_up);
+    }
+    let whom = format!("process {} of another host, the creator of the unique id,", creator.pid);
+    if creator.port == 0 || creator.addresses.is_empty() {
+        return Err(Error::usage(format!(
+            "host {} cannot reach {whom}: that told no TCP port or no address when it made the id; its host needs a network \
+             interface that is up and that NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY allow there",
+            network::host_name()
+        )));
+    }
+    let addresses =
+        targets(&creator.addresses, creator.port, &network::interfaces()?, request.network.family);
+    let dial = Dial {
+        whom,
+        addresses,
+        secret: invitation.secret,
+        deadline,
+        hung_up: (ErrorKind::InvalidUsage, USED),
+        may_come_late: false,
+        give_up,
+    };
+    dial.run().map(|found| found.connection)
+}
+
+/// The place that was agreed upon, where rank 0 may yet have to come to.
+fn reach_agreed<'a>(
+    invitation: &Invitation,
+    address: &RootAddress,
+    request: &Request<'_>,
+    deadline: Instant,
+    give_up: &'a dyn Fn() -> Result<()>,
+) -> Result<Trusted<'a>> {
+    let mut addresses = loop {
+        match network::resolve(&address.host, address.port) {
+            Ok(addresses) if !addresses.is_empty() => break addresses,
+            outcome => {
+                give_up()?;
+                if clock::now() >= deadline {
+                    let why =
+                        outcome.err().map_or_else(|| "no addresses".to_string(), |error| error.to_string());
+                    return Err(Error::system(format!("{} of NCCL_COMM_ID is not known", address.host), why));
+                }
+                clock::sleep(Duration::from_millis(100));
+            }
+        }
+    };
+    if request.rank == 0 {
+        let home = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+        addresses.extend(home.map(|ip| SocketAddr::new(ip, address.port)));
+    }
+    let dial = Dial {
+        whom: format!("rank 0 at {} (NCCL_COMM_ID)", address.text),
+        addresses,
+        secret: invitation.secret,
+        deadline,
+        hung_up: (ErrorKind::Remote, "something else listens there, or another NCCL_COMM_ID"),
+        may_come_late: true,
+        give_up,
+    };
+    dial.run().map(|found| found.connection)
+}
+
+/// Opens the place that was agreed upon: on its address, or on all of this host where it is not one of ours (a name
+/// that stands for a way here).
+fn open_agreed(secret: Secret, address: &RootAddress) -> Result<()> {
+    let service = Service::of_process()?;
+    let fail = |error: std::io::Error| {
+        Error::system(
+            format!(
+                "rank 0 cannot listen at NCCL_COMM_ID={} on host {}; choose an address of rank 0's host and a free port",
+                address.text,
+                network::host_name()
+            ),
+            error,
+        )
+    };
+    let listener = match service.agreed_door(secret) {
+        Some(listener) => listener,
+        None => {
+            let known = network::resolve(&address.host, address.port).map_err(fail)?;
+            let bound = known.into_iter().map(network::listen_at).find_map(std::result::Result::ok);
+            let any = || network::listen_any(Some(&(address.port..=address.port)), None, 0);
+            Arc::new(bound.map_or_else(|| any().map(|(listener, _)| listener), Ok).map_err(fail)?)
+        }
+    };
+    service.expect_ranks(secret, Door::At(listener))
+}
+
 impl Membership<'_> {
+    /// An error if other hosts cannot reach this process, with the reason.
+    pub fn check_reachable(&self) -> Result<()> {
+        self.reachable.clone()
+    }
+
     /// An error if the verdict has come before this rank was ready: somebody else has failed.
     pub fn check_verdict(&self) -> Result<()> {
         if self.connection.has_word() {
@@ -188,22 +330,22 @@ impl Membership<'_> {
     pub fn confirm(mut self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind(), error.text().to_string()));
         // Whoever cannot say so may be too late: the verdict has come, and the root has hung up.
-        let said = self.connection.send(&Message::Ready(failure));
+        let said = self.connection.send(&Message::Ready(failure), self.deadline);
         match (self.connection.receive(self.deadline), said) {
             (Ok(Message::Go), _) => outcome,
             (Ok(other), _) => Err(unexpected(other)),
             (Err(_), Err(unsaid)) => Err(unsaid),
-            (Err(error), Ok(())) => Err(lost(error, self.creator)),
+            (Err(error), Ok(())) => Err(lost(error, &self.root)),
         }
     }
 }
 
-fn lost(error: Error, creator: u32) -> Error {
+fn lost(error: Error, root: &str) -> Error {
     match error.kind() {
-        ErrorKind::Remote => error.within(format!("process {creator}, the creator of the unique id, ended")),
-        ErrorKind::Timeout => error.within(format!(
-            "process {creator}, the creator of the unique id, does not answer; it may be stopped (ACCL_INIT_TIMEOUT)"
-        )),
+        ErrorKind::Remote => error.within(format!("{root} ended")),
+        ErrorKind::Timeout => {
+            error.within(format!("{root} does not answer; it may be stopped (ACCL_INIT_TIMEOUT)"))
+        }
         _ => error,
     }
 }
@@ -211,15 +353,89 @@ fn lost(error: Error, creator: u32) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    fn request(network: &Network) -> Request<'_> {
+        Request { ranks: 1, rank: 0, version: 1, patience: Some(Duration::from_secs(10)), network }
+    }
 
     #[test]
     fn a_silent_crowd_does_not_keep_a_rank_out() {
         let id = UniqueId::create().unwrap();
-        let service = super::super::service_name().unwrap();
+        let service = Place::here().unwrap().service_name();
         let crowd: Vec<_> = (0..300).map(|_| socket::connect(&service).unwrap().unwrap()).collect();
-        let request = Request { ranks: 1, rank: 0, version: 1, patience: Some(Duration::from_secs(10)) };
-        join(&id, request, &|| Ok(())).unwrap().confirm(Ok(())).unwrap();
+        join(&id, request(&Network::default()), &|| Ok(())).unwrap().confirm(Ok(())).unwrap();
         drop(crowd);
+    }
+
+    /// The same id as somebody of another host would read it: that local socket is not to be seen.
+    fn from_elsewhere(id: &UniqueId) -> UniqueId {
+        let mut invitation = id.decode().unwrap();
+        let Meeting::Created(creator) = &mut invitation.meeting else { panic!() };
+        creator.neighbourhood ^= 1;
+        UniqueId::encode(&invitation).unwrap()
+    }
+
+    #[test]
+    fn ranks_come_over_tcp_hear_the_verdict_and_what_became_of_a_used_id() {
+        const RANKS: usize = 24;
+        let here = UniqueId::create().unwrap();
+        let elsewhere = from_elsewhere(&here);
+        let network = Network::default();
+        let network = &network;
+        let join_as = |rank: usize| {
+            let id = if rank % 3 == 0 { here } else { elsewhere };
+            join(&id, Request { ranks: RANKS, rank, ..request(network) }, &|| Ok(()))
+        };
+        std::thread::scope(|scope| {
+            let join_as = &join_as;
+            let ranks = (0..RANKS).map(|rank| {
+                scope.spawn(move || {
+                    let membership = join_as(rank)?;
+                    assert_eq!(membership.peers.len(), RANKS);
+                    assert!(
+                        membership
+                            .peers
+                            .iter()
+                            .all(|peer| peer.port > 0 && peer.shares_host(&membership.peers[0]))
+                    );
+                    membership.check_verdict()?;
+                    membership.confirm(Ok(()))
+                })
+            });
+            for rank in ranks.collect::<Vec<_>>() {
+                rank.join().unwrap().unwrap();
+            }
+        });
+        let late = join_as(1).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::InvalidUsage);
+        assert!(late.text().contains("already used"), "{late}");
+    }
+
+    #[test]
+    fn a_failure_of_one_rank_is_heard_over_tcp() {
+        let id = from_elsewhere(&UniqueId::create().unwrap());
+        let network = Network::default();
+        let outcomes = std::thread::scope(|scope| {
+            let (id, network) = (&id, &network);
+            let ranks: Vec<_> = (0..3)
+                .map(|rank| {
+                    scope.spawn(move || {
+                        let membership =
+                            join(id, Request { ranks: 3, rank, ..request(network) }, &|| Ok(())).unwrap();
+                        let outcome =
+                            if rank == 2 { Err(Error::system("no memory", "ENOMEM")) } else { Ok(()) };
+                        membership.confirm(outcome).unwrap_err()
+                    })
+                })
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        for error in outcomes {
+            assert_eq!(error.kind(), ErrorKind::System);
+            assert_eq!(error.text(), "rank 2 could not be set up: no memory: ENOMEM");
+        }
     }
 
     #[test]
@@ -228,10 +444,17 @@ mod tests {
         let verdict = Message::Failure(ErrorKind::Remote, "rank 2 left".to_string());
         (&theirs).write_all(&verdict.encode()).unwrap();
         drop(theirs);
-        let connection = Trusted { stream: ours, inbox: Vec::new(), descriptor: None, give_up: &|| Ok(()) };
+        let connection = Trusted::proved(ours.into(), Vec::new(), &|| Ok(()));
         let deadline = clock::now() + Duration::from_secs(10);
-        let secret = UniqueId::create().unwrap().decode().unwrap().secret;
-        let membership = Membership { peers: Vec::new(), secret, creator: 1, connection, deadline };
+        let membership = Membership {
+            peers: Vec::new(),
+            secret: Secret::random().unwrap(),
+            root: String::new(),
+            connection,
+            deadline,
+            reachable: Ok(()),
+            _presence: Presence::of(&Network::default()).unwrap(),
+        };
         let error = membership.confirm(Ok(())).unwrap_err();
         assert_eq!((error.kind(), error.text()), (ErrorKind::Remote, "rank 2 left"));
     }

@@ -122,8 +122,8 @@ impl Root {
             return Vec::new();
         };
         let error = Error::remote(format!(
-            "rank {rank} (process {}) left while the communicator was being made",
-            member.record.place.pid
+            "rank {rank} ({}) left while the communicator was being made",
+            member.record.describe()
         ));
         self.end(Some(error), now)
     }
@@ -137,7 +137,7 @@ impl Root {
             "not all ranks could set themselves up in time (ACCL_INIT_TIMEOUT)".to_string()
         } else {
             format!(
-                "{} of {} did not come in time (ACCL_INIT_TIMEOUT): they have not called ncclCommInitRank with this unique id",
+                "{} of {} did not come in time (ACCL_INIT_TIMEOUT): they have not called ncclCommInitRank with this unique id, or cannot reach this host",
                 crate::types::named_runs(&missing),
                 self.ranks
             )
@@ -206,7 +206,7 @@ mod tests {
 
     fn join(ranks: u32, rank: u32, patience_ms: u64) -> JoinRequest {
         let record =
-            PeerRecord { place: Place { pid: 100 + rank, ..Place::default() }, service: String::new() };
+            PeerRecord { place: Place { pid: 100 + rank, ..Place::default() }, ..PeerRecord::default() };
         JoinRequest { ranks, rank, version: 7, patience_ms, record }
     }
 

@@ -3,24 +3,60 @@
 //! A frame is `length u32 | kind u8 | body`, the length counting kind and body; numbers are little-endian, texts
 //! and lists are preceded by a u32 count. Until the other side has proved that it knows the secret, nothing but
 //! `Hello`, `Challenge`, `Proof` and `Failure` is accepted, and no frame above [`STRANGER_BYTES`].
+//!
+//! What a rank says of itself comes once for every rank, so it is kept short:
+//!
+//! ```text
+//! kernel u64 | network u64 | PID namespace u64 | process number u32 | process u64 | 0, or 1 and host id u64
+//! port u16 | number of addresses u8, for each: 4 or 6 as u8, 4 or 16 bytes | length u8, host name
+//! ```
 
 use super::auth::{Nonce, Proof, Token};
+use super::links::LinkRequest;
 use crate::error::{Error, ErrorKind, Result};
 use crate::topo::Place;
+use std::net::IpAddr;
 
 /// The largest frame that a stranger may send.
 pub const STRANGER_BYTES: usize = 512;
 /// The largest frame at all.
 pub const MEMBER_BYTES: usize = 4 << 20;
+/// Addresses that a rank tells at most.
+pub const MOST_ADDRESSES: usize = 16;
+/// Bytes of a host's name that a rank tells at most.
+pub const HOST_BYTES: usize = 48;
 const MAGIC: u32 = u32::from_le_bytes(*b"ACLB");
 
 /// What one rank tells all others.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PeerRecord {
     /// Where it runs.
     pub place: Place,
+    /// A number for what the setting HOSTID says, if it says something.
+    pub host_id: Option<u64>,
+    /// The TCP port of its process; 0 if it has none.
+    pub port: u16,
+    /// Where that port can be reached, perhaps: best first.
+    pub addresses: Vec<IpAddr>,
+    /// What its host calls itself.
+    pub host: String,
+}
+
+impl PeerRecord {
     /// The local address of its process's service.
-    pub service: String,
+    pub fn service(&self) -> String {
+        self.place.service_name()
+    }
+
+    /// True if both may share memory: they could, and are not told to be on different hosts (HOSTID).
+    pub fn shares_host(&self, other: &Self) -> bool {
+        self.place.shares_host(&other.place) && self.host_id == other.host_id
+    }
+
+    /// Who that is, for people.
+    pub fn describe(&self) -> String {
+        format!("process {} on host {}", self.place.pid, if self.host.is_empty() { "?" } else { &self.host })
+    }
 }
 
 /// Everything that is ever sent.
@@ -69,6 +105,10 @@ pub enum Message {
     Fetch,
     /// Here it is: a descriptor comes with this message.
     Grant,
+    /// This connection is to carry data between two ranks.
+    Link(LinkRequest),
+    /// It will: what comes next on it is theirs.
+    LinkAccepted,
 }
 
 impl Message {
@@ -111,6 +151,12 @@ impl Message {
             }
             Self::Grant => {
                 writer.u8(10);
+            }
+            Self::Link(LinkRequest { from_rank, to_rank, purpose, index }) => {
+                writer.u8(11).u32(*from_rank).u32(*to_rank).u8(*purpose).u16(*index);
+            }
+            Self::LinkAccepted => {
+                writer.u8(12);
             }
         }
         let length = (writer.0.len() - 4) as u32;
@@ -161,6 +207,13 @@ impl Message {
             8 => Self::Failure(kind_of(reader.u8()?)?, reader.text()?),
             9 => Self::Fetch,
             10 => Self::Grant,
+            11 => Self::Link(LinkRequest {
+                from_rank: reader.u32()?,
+                to_rank: reader.u32()?,
+                purpose: reader.u8()?,
+                index: reader.u16()?,
+            }),
+            12 => Self::LinkAccepted,
             kind => return Err(malformed(format!("a message of kind {kind}"))),
         };
         if !reader.0.is_empty() {
@@ -190,6 +243,10 @@ impl Writer {
         self.bytes(&[value])
     }
 
+    fn u16(&mut self, value: u16) -> &mut Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
     fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
@@ -205,7 +262,20 @@ impl Writer {
     fn record(&mut self, record: &PeerRecord) -> &mut Self {
         let place = &record.place;
         self.u64(place.kernel).u64(place.network).u64(place.pid_namespace).u32(place.pid).u64(place.process);
-        self.text(&record.service)
+        match record.host_id {
+            Some(id) => self.u8(1).u64(id),
+            None => self.u8(0),
+        };
+        let addresses = &record.addresses[..record.addresses.len().min(MOST_ADDRESSES)];
+        self.u16(record.port).u8(addresses.len() as u8);
+        for ip in addresses {
+            match ip {
+                IpAddr::V4(ip) => self.u8(4).bytes(&ip.octets()),
+                IpAddr::V6(ip) => self.u8(6).bytes(&ip.octets()),
+            };
+        }
+        let host = &record.host[..record.host.floor_char_boundary(HOST_BYTES)];
+        self.u8(host.len() as u8).bytes(host.as_bytes())
     }
 }
 
@@ -224,6 +294,10 @@ impl Reader<'_> {
         Ok(self.array::<1>()?[0])
     }
 
+    fn u16(&mut self) -> Result<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
     fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_le_bytes)
     }
@@ -234,6 +308,10 @@ impl Reader<'_> {
 
     fn text(&mut self) -> Result<String> {
         let length = self.u32()? as usize;
+        self.text_of(length)
+    }
+
+    fn text_of(&mut self, length: usize) -> Result<String> {
         let Some((head, rest)) = self.0.split_at_checked(length) else {
             return Err(malformed("a text that ends too early"));
         };
@@ -249,7 +327,30 @@ impl Reader<'_> {
             pid: self.u32()?,
             process: self.u64()?,
         };
-        Ok(PeerRecord { place, service: self.text()? })
+        let host_id = match self.u8()? {
+            0 => None,
+            1 => Some(self.u64()?),
+            other => return Err(malformed(format!("a host id of kind {other}"))),
+        };
+        let port = self.u16()?;
+        let count = usize::from(self.u8()?);
+        if count > MOST_ADDRESSES {
+            return Err(malformed(format!("{count} addresses of a rank (at most {MOST_ADDRESSES})")));
+        }
+        let addresses = (0..count).map(|_| self.address()).collect::<Result<_>>()?;
+        let length = usize::from(self.u8()?);
+        if length > HOST_BYTES {
+            return Err(malformed(format!("a host name of {length} bytes (at most {HOST_BYTES})")));
+        }
+        Ok(PeerRecord { place, host_id, port, addresses, host: self.text_of(length)? })
+    }
+
+    fn address(&mut self) -> Result<IpAddr> {
+        match self.u8()? {
+            4 => Ok(IpAddr::from(self.array::<4>()?)),
+            6 => Ok(IpAddr::from(self.array::<16>()?)),
+            family => Err(malformed(format!("an address of family {family}"))),
+        }
     }
 }
 
@@ -269,7 +370,10 @@ mod tests {
     }
 
     fn record() -> impl Strategy<Value = PeerRecord> {
-        (place(), ".{0,20}").prop_map(|(place, service)| PeerRecord { place, service })
+        let addresses = prop::collection::vec(any::<IpAddr>(), 0..MOST_ADDRESSES);
+        (place(), any::<(Option<u64>, u16)>(), addresses, ".{0,12}").prop_map(
+            |(place, (host_id, port), addresses, host)| PeerRecord { place, host_id, port, addresses, host },
+        )
     }
 
     fn failure() -> impl Strategy<Value = (ErrorKind, String)> {
@@ -296,6 +400,10 @@ mod tests {
             failure().prop_map(|(kind, text)| Message::Failure(kind, text)),
             Just(Message::Fetch),
             Just(Message::Grant),
+            any::<(u32, u32, u8, u16)>().prop_map(|(from_rank, to_rank, purpose, index)| {
+                Message::Link(LinkRequest { from_rank, to_rank, purpose, index })
+            }),
+            Just(Message::LinkAccepted),
         ]
     }
 
@@ -329,6 +437,36 @@ mod tests {
             buffer[index] ^= flip;
             let _ = Message::decode(&mut buffer, MEMBER_BYTES);
         }
+    }
+
+    #[test]
+    fn a_host_is_shared_only_if_nobody_says_otherwise() {
+        let record = |host_id| PeerRecord { host_id, ..PeerRecord::default() };
+        assert!(record(None).shares_host(&record(None)) && record(Some(1)).shares_host(&record(Some(1))));
+        assert!(
+            !record(Some(1)).shares_host(&record(Some(2))) && !record(Some(1)).shares_host(&record(None))
+        );
+        let elsewhere = PeerRecord { place: Place { network: 7, ..Place::default() }, ..record(Some(1)) };
+        assert!(!record(Some(1)).shares_host(&elsewhere));
+    }
+
+    #[test]
+    fn too_much_in_a_record_is_cut_and_foreign_excess_refused() {
+        let record = PeerRecord {
+            addresses: vec![IpAddr::from([10, 0, 0, 1]); 40],
+            host: "ä".repeat(40),
+            ..PeerRecord::default()
+        };
+        let mut buffer = Message::Roster(vec![record]).encode();
+        let Some(Message::Roster(back)) = Message::decode(&mut buffer, MEMBER_BYTES).unwrap() else {
+            panic!()
+        };
+        assert_eq!((back[0].addresses.len(), back[0].host.len()), (MOST_ADDRESSES, HOST_BYTES));
+        assert_eq!(Message::Roster(vec![PeerRecord::default(); 2]).encode().len(), 9 + 2 * 41);
+        let mut frame = Message::Roster(vec![PeerRecord::default()]).encode();
+        let addresses = frame.len() - 2;
+        frame[addresses] = 17;
+        assert!(Message::decode(&mut frame, MEMBER_BYTES).is_err());
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Communicator {
 
     /// All ranks of a new communicator in this process; the result's index is the rank.
     pub fn init_all(ranks: usize) -> Result<Vec<Self>> {
-        let id = UniqueId::create()?;
+        let id = UniqueId::create_local()?;
         let config = CommConfig::default();
         let communicators: Vec<_> = (0..ranks).map(|rank| Self::new(ranks, rank, config.clone())).collect();
         let settings = Settings::load()?;
@@ -98,11 +98,15 @@ impl Communicator {
             rank: self.rank(),
             version: crate::VERSION_CODE,
             patience: settings.init_timeout,
+            network: &settings.network,
         };
         let membership = bootstrap::join(id, request, &give_up)?;
         let (peers, secret) = (membership.peers.clone(), membership.secret);
         let still_wanted = || self.check_abort().and_then(|()| membership.check_verdict());
-        let prepared = self.prepare(&peers, secret, settings, &still_wanted);
+        // Data that must cross hosts needs all of them within reach: this is the rank's own part of that.
+        let alone = peers.iter().all(|peer| peer.shares_host(&peers[self.rank()]));
+        let reachable = if alone { Ok(()) } else { membership.check_reachable() };
+        let prepared = reachable.and_then(|()| self.prepare(&peers, secret, settings, &still_wanted));
         let outcome = prepared.as_ref().map(|_| ()).map_err(Clone::clone);
         membership.confirm(outcome)?;
         self.take_seat(prepared?, peers, secret, settings)

@@ -52,7 +52,7 @@ pub(super) fn share_memory(
         arena.set_machine(&machine()?, cpu::shared_cores());
         Sharing { arena, _offer: Some(Offer::new(secret, file)?) }
     } else {
-        let file = fetch(&peers[0].service, secret, give_up)?;
+        let file = fetch(&peers[0].service(), secret, give_up)?;
         Sharing { arena: shm::open(file.as_fd(), peers.len())?, _offer: None }
     };
     *known = Arc::downgrade(&sharing.arena);
@@ -67,12 +67,17 @@ fn slot(token: Token) -> Slot {
     arenas.entry(token).or_default().clone()
 }
 
+/// Where the transports between processes are chosen: memory, which must be allowed, and needs one host. What carries
+/// data between hosts belongs here.
 fn check(peers: &[PeerRecord], here: &Place, allowed: bool) -> Result<()> {
-    if let Some(rank) = peers.iter().position(|peer| !peer.place.shares_host(here)) {
+    let own = peers.iter().find(|peer| peer.place.shares_process(here));
+    let own = own.ok_or_else(|| Error::internal("a rank that is not in its own list"))?;
+    if let Some(rank) = peers.iter().position(|peer| !peer.shares_host(own)) {
         return Err(Error::usage(format!(
-            "rank {rank} (process {}) is on another host or in another network namespace; this version connects ranks of \
-             one host only",
-            peers[rank].place.pid
+            "rank {rank} ({}) is on another host than {}, in another network namespace, or has another NCCL_HOSTID: they \
+             have found each other, but this version carries no data between hosts; run all ranks on one",
+            peers[rank].describe(),
+            own.describe()
         )));
     }
     if !allowed {

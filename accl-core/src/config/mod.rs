@@ -5,10 +5,12 @@
 //! which change their environment between two communicators (and say so in `NCCL_NO_CACHE`) get what they mean.
 
 mod algorithms;
+mod network;
 mod source;
 mod table;
 
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
+pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress};
 pub use source::{Origin, Source, cache_directory};
 pub use table::{Kind, SETTINGS, Setting};
 
@@ -53,6 +55,8 @@ pub struct Settings {
     pub debug: Debug,
     /// `TUNE`: where the figures of the machine come from; `tune::machine` knows the grammar.
     pub tune: String,
+    /// `SOCKET_IFNAME` and all others about networks.
+    pub network: Network,
 }
 
 /// How much is said on standard error besides warnings about waits.
@@ -95,6 +99,7 @@ impl Settings {
             local_register: source.switch("LOCAL_REGISTER")?,
             debug: debug_of(&source.text("DEBUG")),
             tune: source.text("TUNE"),
+            network: Network::from_source(source)?,
         })
     }
 }

@@ -40,6 +40,12 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("COMM_BLOCKING", Kind::Switch, "", "overrides the config field `blocking` of every communicator"),
     setting(
+        "COMM_ID",
+        Kind::Text,
+        "",
+        "host:port, ipv4:port or [ipv6]:port where rank 0 listens: every rank makes the same unique id of it",
+    ),
+    setting(
         "CROSS_MEMORY",
         Kind::Switch,
         "1",
@@ -69,6 +75,12 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "up to how many bytes every rank reduces all of an allreduce by itself; unset: as the model says",
     ),
+    setting(
+        "HOSTID",
+        Kind::Text,
+        "",
+        "what this host is called: ranks of which it differs share no memory, even where they could",
+    ),
     setting("INIT_TIMEOUT", Kind::Seconds, "300", "how long a new communicator waits for its ranks to come"),
     setting(
         "LOCAL_REGISTER",
@@ -83,6 +95,12 @@ pub const SETTINGS: &[Setting] = &[
         "from how many bytes on data is copied through shared memory, though peers could read it; unset: as the model says",
     ),
     setting(
+        "PORT_RANGE",
+        Kind::Text,
+        "",
+        "first-last: the only TCP ports that are listened on; unset: any that is free",
+    ),
+    setting(
         "PROTO",
         Kind::Text,
         "",
@@ -95,6 +113,18 @@ pub const SETTINGS: &[Setting] = &[
         "how many bytes a pipeline moves at once (a power of two from 64 to 1G)",
     ),
     setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
+    setting(
+        "SOCKET_FAMILY",
+        Kind::Text,
+        "",
+        "AF_INET or AF_INET6: the only family of addresses that is used; unset: both",
+    ),
+    setting(
+        "SOCKET_IFNAME",
+        Kind::Text,
+        "",
+        "which network interfaces are used: prefixes of names, with commas; = before it: whole names; ^ before that: all but these",
+    ),
     setting(
         "STAGE_BYTES",
         Kind::Bytes,

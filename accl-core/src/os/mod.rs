@@ -6,6 +6,7 @@ pub mod clock;
 pub mod cpu;
 pub mod futex;
 pub mod mapping;
+pub mod network;
 pub mod process;
 pub mod random;
 pub mod socket;

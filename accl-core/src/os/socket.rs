@@ -1,14 +1,15 @@
-//! Local sockets: abstract names, deadlines, and descriptors that travel with a message.
+//! Sockets: local ones by abstract names, and for those of any kind deadlines, and descriptors that travel with a message.
 
+use super::network;
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -34,30 +35,53 @@ fn address_of(name: &str) -> Result<SocketAddr> {
         .map_err(|error| Error::system(format!("not a socket name: {name:?}"), error))
 }
 
-/// Sends all of `bytes`, and `descriptor` with the first of them.
-pub fn send_with(
-    stream: &UnixStream,
+/// Sends some of `bytes` without waiting, and `descriptor` with the first of them: how many went.
+pub fn send_some(
+    socket: BorrowedFd<'_>,
     bytes: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
-) -> std::io::Result<()> {
-    let Some(descriptor) = descriptor else { return (&*stream).write_all(bytes) };
+) -> std::io::Result<usize> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let Some(descriptor) = descriptor else { return Ok(rustix::net::send(socket, bytes, flags)?) };
     let descriptors = [descriptor];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let sent = rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    (&*stream).write_all(&bytes[sent..])
+    Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)?)
+}
+
+/// Sends all of `bytes` before `deadline`, asking `give_up` every tenth of a second.
+pub fn send_all(
+    socket: BorrowedFd<'_>,
+    mut bytes: &[u8],
+    deadline: Instant,
+    give_up: &dyn Fn() -> Result<()>,
+) -> Result<()> {
+    while !bytes.is_empty() {
+        match send_some(socket, bytes, None) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if is_transient(&error) => {
+                network::wait_any(&[(socket, true)], Duration::from_millis(100))?;
+                give_up()?;
+                if super::clock::now() >= deadline {
+                    return Err(Error::new(crate::ErrorKind::Timeout, "the other side does not listen"));
+                }
+            }
+            Err(error) => return Err(Error::remote(format!("connection lost: {error}"))),
+        }
+    }
+    Ok(())
 }
 
 /// Receives what is there, at most `buffer.len()` bytes, with a descriptor if one came along. 0 bytes: closed.
-pub fn receive_with(stream: &UnixStream, buffer: &mut [u8]) -> std::io::Result<(usize, Option<OwnedFd>)> {
+pub fn receive_with(stream: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = rustix::net::recvmsg(
         stream,
         &mut [IoSliceMut::new(buffer)],
         &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
     )?;
     let mut descriptor = None;
     for part in ancillary.drain() {
@@ -71,7 +95,7 @@ pub fn receive_with(stream: &UnixStream, buffer: &mut [u8]) -> std::io::Result<(
 /// Reads exactly `buffer.len()` bytes before `deadline`, asking `give_up` every tenth of a second.
 /// A descriptor that comes along is returned.
 pub fn receive_exact(
-    stream: &UnixStream,
+    stream: BorrowedFd<'_>,
     buffer: &mut [u8],
     deadline: Instant,
     give_up: &dyn Fn() -> Result<()>,
@@ -79,7 +103,7 @@ pub fn receive_exact(
     let mut filled = 0;
     let mut descriptor = None;
     while filled < buffer.len() {
-        if !wait_readable(&[stream.as_fd()], Duration::from_millis(100))? {
+        if !wait_readable(&[stream], Duration::from_millis(100))? {
             give_up()?;
             if super::clock::now() >= deadline {
                 return Err(Error::new(crate::ErrorKind::Timeout, "no answer in time"));
@@ -107,11 +131,13 @@ pub fn is_transient(error: &std::io::Error) -> bool {
 }
 
 /// Reads what is there without waiting; `None` when there is nothing yet.
-pub fn read_some(mut stream: &UnixStream, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
-    match stream.read(buffer) {
-        Ok(count) => Ok(Some(count)),
-        Err(error) if is_transient(&error) => Ok(None),
-        Err(error) => Err(error),
+pub fn read_some(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
+    match rustix::net::recv(socket, buffer, RecvFlags::DONTWAIT) {
+        Ok((count, _)) => Ok(Some(count)),
+        Err(errno) => {
+            let error = std::io::Error::from(errno);
+            if is_transient(&error) { Ok(None) } else { Err(error) }
+        }
     }
 }
 

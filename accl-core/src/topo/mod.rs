@@ -1,7 +1,9 @@
 //! Who sits where: what one process says of itself, which ranks share a host, and what the machine is like.
 
+mod interfaces;
 mod machine;
 
+pub use interfaces::{Candidate, candidates, interface_of, is_link_local, targets};
 pub use machine::{FIGURES, Figure, Machine, Unit};
 
 use crate::os::{process, random};
@@ -63,6 +65,16 @@ impl Place {
         }
     }
 
+    /// One number for kernel and network namespace: those for whom it is equal meet at local sockets.
+    pub fn neighbourhood(&self) -> u64 {
+        fnv1a(&[self.kernel.to_le_bytes(), self.network.to_le_bytes()].concat())
+    }
+
+    /// The local address of the process's service.
+    pub fn service_name(&self) -> String {
+        format!("accl-{}-{:016x}", self.pid, self.process)
+    }
+
     /// True if both can map the same nameless file, handed over by a local socket.
     pub fn shares_host(&self, other: &Self) -> bool {
         self.kernel == other.kernel && self.network == other.network
@@ -98,8 +110,8 @@ pub fn boot_identity() -> Result<u64> {
     Ok(fnv1a(text.trim().as_bytes()))
 }
 
-/// Equal where the bytes are; nothing more is asked of it.
-fn fnv1a(bytes: &[u8]) -> u64 {
+/// A number that is equal where the bytes are; nothing more is asked of it.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))

@@ -1,0 +1,217 @@
+//! Connections that carry data between ranks of different hosts: one side dials, the other takes in.
+//!
+//! The service of a process listens for all of its ranks. A connection to its port that proves the communicator's
+//! secret for links and then asks for a rank ([`LinkRequest`]) is acknowledged, and handed to that rank's [`LinkSink`]; from
+//! then on not a byte of it is the service's.
+
+use super::auth::Secret;
+use super::dial::{Dial, Found};
+use super::join::unexpected;
+use super::service::Service;
+use super::wire::{Message, PeerRecord};
+use crate::config::Network;
+use crate::error::{Error, ErrorKind, Result};
+use crate::os::network;
+use crate::topo::{Place, targets};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a new connection is for. All of it is the transport's to interpret, except `to_rank`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LinkRequest {
+    /// The rank that dials.
+    pub from_rank: u32,
+    /// The rank that is dialled: several of a communicator may live in one process.
+    pub to_rank: u32,
+    /// Which kind of link.
+    pub purpose: u8,
+    /// Which of several.
+    pub index: u16,
+}
+
+/// Takes connections in for one rank.
+pub trait LinkSink: Send + Sync + std::fmt::Debug {
+    /// A connection whose other side has proved that it belongs to the communicator. Non-blocking, TCP_NODELAY, with
+    /// keep-alive; nothing was read from it that is not the service's. Called on the service's thread: must not wait.
+    /// The same request may come again, when a dialler gave up in the last moment.
+    fn accept(&self, request: LinkRequest, socket: OwnedFd);
+}
+
+/// Connections are taken in until this is dropped; the process's TCP port stays open as long.
+#[derive(Debug)]
+pub struct LinkExpectation {
+    service: Arc<Service>,
+    secret: Secret,
+    rank: u32,
+}
+
+/// The secret that diallers prove, made one way from the communicator's.
+pub fn link_secret(communicator: Secret) -> Secret {
+    communicator.derive(b"links")
+}
+
+/// Has `sink` take in the connections to `rank` of those who prove `secret` ([`link_secret`]). Hold a
+/// [`super::Presence`] meanwhile, or have held one before: it opens the port.
+pub fn expect_links(secret: Secret, rank: u32, sink: Arc<dyn LinkSink>) -> Result<LinkExpectation> {
+    let service = Service::of_process()?;
+    service.expect_links(secret, rank, sink)?;
+    Ok(LinkExpectation { service, secret, rank })
+}
+
+impl Drop for LinkExpectation {
+    fn drop(&mut self) {
+        self.service.withdraw_links(self.secret, self.rank);
+    }
+}
+
+/// By which address a process was reached: the next link goes there first.
+static REACHED: Mutex<Option<HashMap<(u64, u16), IpAddr>>> = Mutex::new(None);
+/// More are not remembered.
+const MOST_REACHED: usize = 1 << 14;
+
+/// Connects to the process of `peer`, on behalf of `request.from_rank`. Tries the addresses that it told, in order, a
+/// new one every quarter of a second, and those that fail again, until one of them proves `secret` or `deadline`
+/// comes; asks `give_up` every tenth of a second.
+///
+/// The socket is non-blocking, TCP_NODELAY, with keep-alive, and what the peer's [`LinkSink`] writes on it is unread.
+pub fn dial_link(
+    peer: &PeerRecord,
+    secret: Secret,
+    request: LinkRequest,
+    settings: &Network,
+    deadline: Instant,
+    give_up: &dyn Fn() -> Result<()>,
+) -> Result<OwnedFd> {
+    let key = (peer.place.process, peer.port);
+    let known = REACHED.lock().as_ref().and_then(|reached| reached.get(&key).copied());
+    let dial = Dial {
+        whom: format!("rank {} ({})", request.to_rank, peer.describe()),
+        addresses: addresses_of(peer, known, settings)?,
+        secret,
+        deadline,
+        hung_up: (ErrorKind::Remote, "it does not wait for links of this communicator (any more)"),
+        may_come_late: false,
+        give_up,
+    };
+    let Found { mut connection, address } = dial.run()?;
+    connection.send(&Message::Link(request), deadline)?;
+    match connection.receive(deadline).map_err(|error| error.within(format!("no link to {}", dial.whom)))? {
+        Message::LinkAccepted => {}
+        other => return Err(unexpected(other)),
+    }
+    let mut reached = REACHED.lock();
+    let reached = reached.get_or_insert_default();
+    if reached.len() >= MOST_REACHED {
+        reached.clear();
+    }
+    reached.insert(key, address.ip());
+    connection.into_socket()
+}
+
+fn addresses_of(peer: &PeerRecord, known: Option<IpAddr>, settings: &Network) -> Result<Vec<SocketAddr>> {
+    if peer.port == 0 {
+        return Err(Error::remote(format!("{} listens on no TCP port", peer.describe())));
+    }
+    let mut all = targets(&peer.addresses, peer.port, &network::interfaces()?, settings.family);
+    if peer.place.shares_host(&Place::here()?) {
+        let home = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+        let home = home.into_iter().filter(|ip| {
+            settings.family.is_none_or(|family| network::Family::of(*ip) == family)
+                && !peer.addresses.contains(ip)
+        });
+        // Told addresses first: they say what the user chose.
+        all.extend(home.map(|ip| SocketAddr::new(ip, peer.port)));
+    }
+    all.sort_by_key(|address| Some(address.ip()) != known);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Presence;
+    use super::*;
+    use crate::os::{clock, socket};
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    #[derive(Debug, Default)]
+    struct Guests(Mutex<Vec<(LinkRequest, OwnedFd)>>);
+
+    impl LinkSink for Guests {
+        fn accept(&self, request: LinkRequest, socket: OwnedFd) {
+            self.0.lock().push((request, socket));
+        }
+    }
+
+    fn soon() -> Instant {
+        clock::now() + Duration::from_secs(20)
+    }
+
+    fn read(socket: &OwnedFd) -> u8 {
+        let mut byte = [0];
+        socket::receive_exact(socket.as_fd(), &mut byte, soon(), &|| Ok(())).unwrap();
+        byte[0]
+    }
+
+    #[test]
+    fn a_link_reaches_the_rank_that_is_meant_and_carries_bytes_both_ways() {
+        let settings = Network::default();
+        let presence = Presence::of(&settings).unwrap();
+        let peer = presence.record().unwrap();
+        let secret = link_secret(Secret::random().unwrap());
+        let guests = [Arc::new(Guests::default()), Arc::new(Guests::default())];
+        let mut expectations: Vec<_> = (0..2u32)
+            .map(|rank| expect_links(secret, 4 + rank, guests[rank as usize].clone()).unwrap())
+            .collect();
+        drop(presence);
+        for round in 0..2 {
+            let request = LinkRequest { from_rank: 9, to_rank: 5, purpose: 3, index: round };
+            let ours = dial_link(&peer, secret, request, &settings, soon(), &|| Ok(())).unwrap();
+            socket::send_all(ours.as_fd(), &[7], soon(), &|| Ok(())).unwrap();
+            let (asked, theirs) = loop {
+                if let Some(guest) = guests[1].0.lock().pop() {
+                    break guest;
+                }
+                clock::sleep(Duration::from_millis(1));
+            };
+            assert_eq!(asked, request);
+            assert_eq!(read(&theirs), 7);
+            socket::send_all(theirs.as_fd(), &[8], soon(), &|| Ok(())).unwrap();
+            assert_eq!(read(&ours), 8);
+        }
+        assert!(guests[0].0.lock().is_empty());
+
+        let stranger = LinkRequest { from_rank: 9, to_rank: 6, purpose: 0, index: 0 };
+        let error = dial_link(&peer, secret, stranger, &settings, soon(), &|| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Remote);
+        assert!(error.text().contains("rank 9 wants a link to rank 6, which is not in process"), "{error}");
+
+        expectations.remove(0);
+        let gone = LinkRequest { to_rank: 4, ..stranger };
+        let error = dial_link(&peer, secret, gone, &settings, soon(), &|| Ok(())).unwrap_err();
+        assert!(error.text().contains("to rank 4, which is not in process"), "{error}");
+    }
+
+    #[test]
+    fn who_does_not_know_the_secret_gets_no_link() {
+        let settings = Network::default();
+        let presence = Presence::of(&settings).unwrap();
+        let guests = Arc::new(Guests::default());
+        let secret = Secret::random().unwrap();
+        let _expectation = expect_links(secret, 0, guests.clone()).unwrap();
+        let request = LinkRequest { from_rank: 1, to_rank: 0, purpose: 0, index: 0 };
+        let peer = presence.record().unwrap();
+        let other = Secret::random().unwrap();
+        let error = dial_link(&peer, other, request, &settings, soon(), &|| Ok(())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Remote, "{error}");
+        assert!(error.text().contains("it does not wait for links of this communicator"), "{error}");
+        let gives_up = || Err(Error::usage("enough"));
+        let error = dial_link(&peer, secret, request, &settings, soon(), &gives_up).unwrap_err();
+        assert_eq!(error.text(), "enough");
+        assert!(guests.0.lock().is_empty());
+    }
+}

@@ -1,0 +1,241 @@
+//! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`.
+//!
+//! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
+//! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
+//! stands behind a colon in a name does not.
+
+use super::source::Source;
+use crate::error::{Error, Result};
+use crate::os::network::Family;
+use std::ops::RangeInclusive;
+
+/// How many names of `SOCKET_IFNAME` count.
+const MOST_NAMES: usize = 16;
+/// How long a `COMM_ID` may be: it must fit into a unique id.
+pub const COMM_ID_BYTES: usize = 72;
+
+/// What the settings say of networks.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Network {
+    /// `SOCKET_IFNAME`: which interfaces may be used; none leaves the choice to us.
+    pub interfaces: Option<InterfaceRule>,
+    /// `SOCKET_FAMILY`: the only family that may be used.
+    pub family: Option<Family>,
+    /// `PORT_RANGE`: which TCP ports may be listened on.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// `COMM_ID`: where rank 0 is to be met, in place of ids that are handed around.
+    pub comm_id: Option<RootAddress>,
+    /// `HOSTID`: what this host is to be called when ranks find out who shares one.
+    pub host_id: Option<String>,
+}
+
+/// Which interfaces may be used, by name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InterfaceRule {
+    excludes: bool,
+    exact: bool,
+    names: Vec<String>,
+}
+
+/// An address that was agreed upon beforehand.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RootAddress {
+    /// As it was written.
+    pub text: String,
+    /// A name, an IPv4 address, or an IPv6 address (without brackets).
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+impl Network {
+    /// Reads these settings alone.
+    pub fn load() -> Result<Self> {
+        Self::from_source(&Source::of_process()?)
+    }
+
+    pub(super) fn from_source(source: &Source) -> Result<Self> {
+        fn read<T>(source: &Source, name: &str, parse: impl FnOnce(&str) -> Result<T>) -> Result<Option<T>> {
+            let text = source.text(name);
+            if text.is_empty() {
+                return Ok(None);
+            }
+            parse(&text).map(Some).map_err(|error| source.explain(name, &error))
+        }
+        Ok(Self {
+            interfaces: read(source, "SOCKET_IFNAME", |text| Ok(InterfaceRule::parse(text)))?,
+            family: read(source, "SOCKET_FAMILY", family_of)?,
+            ports: read(source, "PORT_RANGE", ports_of)?,
+            comm_id: read(source, "COMM_ID", RootAddress::parse)?,
+            host_id: read(source, "HOSTID", |text| Ok(text.to_string()))?,
+        })
+    }
+}
+
+impl InterfaceRule {
+    /// Any text is a rule.
+    pub fn parse(text: &str) -> Self {
+        let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
+        let names = text.split(',').map(|name| name.split(':').next().unwrap_or_default());
+        let names = names.filter(|name| !name.is_empty()).take(MOST_NAMES).map(str::to_string).collect();
+        Self { excludes, exact, names }
+    }
+
+    /// True if the interface of this name may be used.
+    pub fn allows(&self, name: &str) -> bool {
+        let matches =
+            |known: &String| if self.exact { name == known } else { name.starts_with(known.as_str()) };
+        // As in NCCL, an empty list is a list of everything.
+        (self.names.is_empty() || self.names.iter().any(matches)) != self.excludes
+    }
+}
+
+impl std::fmt::Display for InterfaceRule {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (excludes, exact) = (if self.excludes { "^" } else { "" }, if self.exact { "=" } else { "" });
+        write!(formatter, "{excludes}{exact}{}", self.names.join(","))
+    }
+}
+
+impl RootAddress {
+    /// Reads `ipv4:port`, `host:port` or `[ipv6]:port`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let wrong = || {
+            Error::argument(format!(
+                "need an address and a port, as host:port, ipv4:port or [ipv6]:port, in at most {COMM_ID_BYTES} bytes"
+            ))
+        };
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let sound = match bracketed {
+            Some(ip) => ip.split('%').next().is_some_and(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok()),
+            None => {
+                !host.is_empty()
+                    && !host.contains([':', '[', ']', '/'])
+                    && !host.contains(char::is_whitespace)
+            }
+        };
+        let digits = port.bytes().all(|digit| digit.is_ascii_digit());
+        let port: u16 = port.parse().ok().filter(|port| *port > 0 && digits).ok_or_else(wrong)?;
+        if !sound || text.len() > COMM_ID_BYTES {
+            return Err(wrong());
+        }
+        Ok(Self { text: text.to_string(), host: bracketed.unwrap_or(host).to_string(), port })
+    }
+}
+
+fn family_of(text: &str) -> Result<Family> {
+    match text {
+        "AF_INET" => Ok(Family::V4),
+        "AF_INET6" => Ok(Family::V6),
+        _ => Err(Error::argument("need AF_INET or AF_INET6")),
+    }
+}
+
+fn ports_of(text: &str) -> Result<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let number = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => Ok(first..=last),
+        _ => Err(Error::argument("need two ports, first-last, from 1 to 65535")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn interface_rules_are_those_of_nccl() {
+        let allowed = |rule: &str| {
+            let rule = InterfaceRule::parse(rule);
+            let names = ["eth0", "eth1", "eth10", "ib0", "lo", "docker0"].into_iter();
+            names.filter(|name| rule.allows(name)).collect::<Vec<_>>().join(" ")
+        };
+        for (rule, expected) in [
+            ("eth", "eth0 eth1 eth10"),
+            ("eth1,ib", "eth1 eth10 ib0"),
+            ("=eth1,ib", "eth1"),
+            ("^eth,docker", "ib0 lo"),
+            ("^=eth1,lo", "eth0 eth10 ib0 docker0"),
+            ("=^eth1", ""),
+            ("eth0:4,ib0", "eth0 ib0"),
+            (",,ib,", "ib0"),
+            (" eth0", ""),
+            ("=", "eth0 eth1 eth10 ib0 lo docker0"),
+            ("^", ""),
+            ("q1,q2,q3,q4,q5,q6,q7,q8,q9,r1,r2,r3,r4,r5,r6,lo,eth0", "lo"),
+        ] {
+            assert_eq!(allowed(rule), expected, "{rule}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for (text, host, port) in [
+            ("10.0.0.1:29500", "10.0.0.1", 29500),
+            ("node-1.example:1", "node-1.example", 1),
+            ("[fe80::1%eth0]:65535", "fe80::1%eth0", 65535),
+            ("[::1]:80", "::1", 80),
+        ] {
+            let address = RootAddress::parse(text).unwrap();
+            assert_eq!((address.host.as_str(), address.port, address.text.as_str()), (host, port, text));
+        }
+        let long = format!("{}:1", "h".repeat(COMM_ID_BYTES));
+        for text in [
+            "",
+            "host",
+            ":1",
+            "host:",
+            "host:0",
+            "host:65536",
+            "host:+1",
+            "::1:80",
+            "[::1]",
+            "[x]:1",
+            "a b:1",
+            "http://a:1",
+            &long,
+        ] {
+            assert_eq!(
+                RootAddress::parse(text).unwrap_err().kind(),
+                crate::ErrorKind::InvalidArgument,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_refused_by_name() {
+        let load = |name, value| Network::from_source(&Source::of_pairs(&[(name, value)]));
+        assert_eq!(load("ACCL_PORT_RANGE", "5000-5003").unwrap().ports, Some(5000..=5003));
+        assert_eq!(load("ACCL_PORT_RANGE", "5000").unwrap().ports, Some(5000..=5000));
+        assert_eq!(load("NCCL_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
+        assert_eq!(load("NCCL_HOSTID", "a").unwrap().host_id.as_deref(), Some("a"));
+        for (name, value) in [
+            ("ACCL_PORT_RANGE", "7-5"),
+            ("ACCL_PORT_RANGE", "0-5"),
+            ("ACCL_PORT_RANGE", "1-70000"),
+            ("NCCL_SOCKET_FAMILY", "inet"),
+            ("NCCL_COMM_ID", "nowhere"),
+        ] {
+            let error = load(name, value).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument);
+            assert!(error.text().contains(&format!("{name}={value}")), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_rule_or_refused(text in "\\PC{0,40}") {
+            let rule = InterfaceRule::parse(&text);
+            prop_assert!(rule.names.len() <= MOST_NAMES);
+            if let Ok(address) = RootAddress::parse(&text) {
+                prop_assert!(address.port > 0 && !address.host.is_empty());
+            }
+            let _ = (ports_of(&text), family_of(&text));
+        }
+    }
+}

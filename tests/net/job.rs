@@ -1,0 +1,187 @@
+//! Ranks on hosts: each a process that runs one scenario of this test program. Rank 0 makes the id and hands it to the
+//! others by a file.
+
+use super::namespaces::Net;
+use super::support::api::{Api, Comm, UniqueId, api};
+use super::support::cluster::LIBRARY;
+use std::ffi::c_int;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const SCENARIO: &str = "NET_SCENARIO";
+const RANK: &str = "NET_RANK";
+const FILE: &str = "NET_ID_FILE";
+/// How long a test may take at most; what takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// What a scenario is given.
+#[derive(Clone)]
+pub(crate) struct Rank {
+    pub(crate) api: &'static Api,
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    file: PathBuf,
+}
+
+pub(crate) type Scenario = fn(Rank);
+
+impl Rank {
+    /// The id that all ranks share. Rank 0 panics if it cannot be made.
+    pub(crate) fn id(&self) -> UniqueId {
+        if self.rank == 0 {
+            let id = self.api.unique_id();
+            self.publish(&id);
+            return id;
+        }
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Ok(bytes) = std::fs::read(&self.file) {
+                return UniqueId(bytes.try_into().unwrap());
+            }
+            assert!(Instant::now() < deadline, "rank 0 made no id");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until rank 0 has made the id.
+    pub(crate) fn wait_for_id(&self) {
+        let _ = Self { rank: 1, ..self.clone() }.id();
+    }
+
+    /// Makes an id; the result code.
+    pub(crate) fn make_id(&self) -> c_int {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: a call of the C interface with a place for its result.
+        unsafe { (self.api.ncclGetUniqueId)(&raw mut id) }
+    }
+
+    fn publish(&self, id: &UniqueId) {
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, id.0).unwrap();
+        std::fs::rename(new, &self.file).unwrap();
+    }
+
+    /// Joins all ranks; the result code.
+    pub(crate) fn join(&self, id: UniqueId) -> c_int {
+        let mut comm: Comm = std::ptr::null_mut();
+        // SAFETY: a call of the C interface with a place for its result.
+        unsafe { (self.api.ncclCommInitRank)(&raw mut comm, self.ranks as c_int, id, self.rank as c_int) }
+    }
+}
+
+/// How a rank ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stderr: String,
+}
+
+/// Ranks that are to be started.
+pub(crate) struct Job<'a> {
+    net: &'a Net,
+    scenario: &'a str,
+    hosts: Vec<usize>,
+    environment: Vec<(Option<usize>, String, String)>,
+    file: PathBuf,
+}
+
+/// A process on a host; killed when this is dropped.
+pub(crate) struct Process(Option<Child>);
+
+impl<'a> Job<'a> {
+    /// Rank i runs on host `hosts[i]`.
+    pub(crate) fn new(net: &'a Net, scenario: &'a str, hosts: &[usize]) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let file = std::env::temp_dir().join(format!("accl-net-{}-{number}", std::process::id()));
+        Self { net, scenario, hosts: hosts.to_vec(), environment: Vec::new(), file }
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((None, name.to_string(), value.to_string()));
+        self
+    }
+
+    /// On one host alone.
+    pub(crate) fn env_on(mut self, host: usize, name: &str, value: &str) -> Self {
+        self.environment.push((Some(host), name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Starts all ranks, and waits for their ends.
+    pub(crate) fn run(&self) -> Vec<Ended> {
+        let processes: Vec<_> = (0..self.hosts.len()).map(|rank| self.start(rank)).collect();
+        processes.into_iter().map(Process::end).collect()
+    }
+
+    /// Starts one rank.
+    pub(crate) fn start(&self, rank: usize) -> Process {
+        self.start_as(self.scenario, self.hosts[rank], rank)
+    }
+
+    /// Starts a process that runs another scenario, on any host.
+    pub(crate) fn start_as(&self, scenario: &str, host: usize, rank: usize) -> Process {
+        let mut command: Command = self.net.command(host);
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["worker", "--exact", "--nocapture", "--test-threads=1"]);
+        for (name, _) in std::env::vars() {
+            if ["ACCL_", "PCCL_", "NCCL_"].iter().any(|prefix| name.starts_with(prefix)) {
+                command.env_remove(name);
+            }
+        }
+        command.env(SCENARIO, scenario).env(RANK, format!("{rank},{}", self.hosts.len()));
+        command.env(FILE, &self.file).env(LIBRARY, super::support::libraries().join("libnccl.so"));
+        let here = self.environment.iter().filter(|(on, ..)| on.is_none_or(|on| on == host));
+        command.envs(here.map(|(_, name, value)| (name, value)));
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        Process(Some(child.unwrap()))
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+impl Process {
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Ended {
+        let mut child = self.0.take().unwrap();
+        let deadline = Instant::now() + LIMIT;
+        let mut late = false;
+        while child.try_wait().unwrap().is_none() {
+            if Instant::now() > deadline {
+                late = true;
+                child.kill().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!late, "not over after {LIMIT:?}\n{stderr}");
+        Ended { code: output.status.code(), stderr }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The body of the test program's `worker`.
+pub(crate) fn work(tables: &[&[(&str, Scenario)]]) {
+    let Ok(name) = std::env::var(SCENARIO) else { return };
+    let mut known = tables.iter().flat_map(|table| table.iter());
+    let scenario = known.find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no {name}")).1;
+    let shape = std::env::var(RANK).unwrap();
+    let (rank, ranks) = shape.split_once(',').unwrap();
+    let file = PathBuf::from(std::env::var(FILE).unwrap());
+    scenario(Rank { api: api(), rank: rank.parse().unwrap(), ranks: ranks.parse().unwrap(), file });
+}
