@@ -5,7 +5,7 @@ use super::choices::{Choices, Forced, WAYS, WAYS_WITHOUT_READING};
 #[cfg(test)]
 use super::cost::Pull;
 use super::cost::{BOARD_MOST_BYTES, Shape, Way, predict};
-use crate::config::{AlgorithmRules, Settings};
+use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::topo::Machine;
 use crate::types::Collective;
@@ -78,8 +78,7 @@ pub enum Choice {
 /// What the choice depends on besides the request.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The algorithm for each kind, as the settings leave it; none if they leave none.
-    routes: [Option<Algorithm>; Collective::ALL.len()],
+    routes: Routes,
     /// The ways of direct calls.
     ways: Arc<Ways>,
     /// True until it is known that some rank cannot read another's memory.
@@ -88,15 +87,29 @@ pub struct Facts {
     streaming_least_bytes: Option<usize>,
     shape: Shape,
     machine: Machine,
+    /// The algorithms of small and of large calls, if the ranks are on several hosts.
+    between_hosts: Option<[Routes; 2]>,
 }
 
+/// The algorithm for each kind, as the settings leave it; none if they leave none.
+type Routes = [Option<Algorithm>; Collective::ALL.len()];
+
+/// Between hosts, up to so many bytes what counts is how often one rank waits for another.
+const SMALL_BYTES: usize = 32 << 10;
+
 impl Facts {
-    /// The facts that settings give for ranks of this shape, on a machine of these figures.
+    /// The facts for ranks on several hosts.
+    pub fn between_hosts(settings: &Settings, shape: Shape, machine: &Machine) -> Self {
+        use Algorithm::{Direct, RecursiveDoubling, Ring, Tree};
+        let few_waits = [RecursiveDoubling, Tree, Direct, Ring];
+        let few_bytes = [Ring, Tree, Direct, RecursiveDoubling];
+        let routes = [few_waits, few_bytes].map(|order| routes(settings, &order));
+        Self { between_hosts: Some(routes), reads: false, ..Self::of(settings, shape, machine) }
+    }
+
+    /// The facts that settings give for ranks of one host of this shape, on a machine of these figures.
     pub fn of(settings: &Settings, shape: Shape, machine: &Machine) -> Self {
-        let routes = Collective::ALL.map(|kind| {
-            let open = kind == Collective::Split || settings.deterministic;
-            if open { Some(Algorithm::Direct) } else { route(kind, &settings.algorithms) }
-        });
+        let routes = routes(settings, &Algorithm::ALL);
         let forced = Collective::ALL.map(|kind| forced(kind, shape.ranks, settings));
         let ways = if forced.iter().all(|of_kind| *of_kind == Forced::default()) {
             best_ways(shape, machine)
@@ -104,7 +117,15 @@ impl Facts {
             Arc::new(Ways::of(shape, machine, &forced))
         };
         let streaming_least_bytes = settings.stream_bytes;
-        Self { routes, ways, reads: true, streaming_least_bytes, shape, machine: *machine }
+        Self {
+            routes,
+            ways,
+            reads: true,
+            streaming_least_bytes,
+            shape,
+            machine: *machine,
+            between_hosts: None,
+        }
     }
 
     /// Some rank cannot read another's memory: calls go other ways from now on. All ranks must say so between the same
@@ -232,6 +253,11 @@ pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
     if facts.shape.ranks == 1 {
         return Ok(Choice::Planned(Algorithm::Direct));
     }
+    if let Some([small, large]) = &facts.between_hosts {
+        let moved = bytes.saturating_mul(contributed_blocks(kind, facts.shape.ranks));
+        let routes = if moved <= SMALL_BYTES { small } else { large };
+        return routes[kind.index()].map(Choice::Planned).ok_or_else(|| none_left(kind));
+    }
     let route = facts.route(kind)?;
     if route != Algorithm::Direct {
         return Ok(Choice::Planned(route));
@@ -244,13 +270,16 @@ pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
     })
 }
 
-/// The first algorithm that the rules allow.
-fn route(kind: Collective, rules: &AlgorithmRules) -> Option<Algorithm> {
-    // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
-    if !Algorithm::Ring.serves(kind) {
-        return Some(Algorithm::Direct);
-    }
-    Algorithm::ALL.into_iter().find(|algorithm| algorithm.serves(kind) && rules.allow(kind, algorithm.name()))
+/// For each kind, the first algorithm of `order` that the settings allow.
+fn routes(settings: &Settings, order: &[Algorithm]) -> Routes {
+    Collective::ALL.map(|kind| {
+        // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
+        if kind == Collective::Split || settings.deterministic || !Algorithm::Ring.serves(kind) {
+            return Some(Algorithm::Direct);
+        }
+        let allowed = |one: &Algorithm| one.serves(kind) && settings.algorithms.allow(kind, one.name());
+        order.iter().copied().find(allowed)
+    })
 }
 
 #[cold]

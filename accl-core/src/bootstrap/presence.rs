@@ -27,7 +27,7 @@ impl Presence {
     /// of one host need neither. See [`Presence::check`].
     pub fn of(settings: &Network) -> Result<Self> {
         let service = Service::of_process()?;
-        let host_id = host_id(settings);
+        let host_id = host_id(settings)?;
         let (addresses, no_address) = match addresses(settings) {
             Ok(addresses) => (addresses, None),
             Err(error) => (Vec::new(), Some(error)),
@@ -44,7 +44,7 @@ impl Presence {
     /// That of a process that no other host will want to reach: there is no port.
     pub(super) fn at_home(settings: &Network) -> Result<Self> {
         let service = Service::of_process()?;
-        let host_id = host_id(settings);
+        let host_id = host_id(settings)?;
         Ok(Self { service, port: 0, addresses: Vec::new(), host_id, holds: false, problem: None })
     }
 
@@ -85,8 +85,11 @@ impl Drop for Presence {
     }
 }
 
-fn host_id(settings: &Network) -> Option<u64> {
-    settings.host_id.as_ref().map(|text| fnv1a(text.as_bytes()))
+fn host_id(settings: &Network) -> Result<Option<u64>> {
+    if settings.apart {
+        return Ok(Some(Place::here()?.process));
+    }
+    Ok(settings.host_id.as_ref().map(|text| fnv1a(text.as_bytes())))
 }
 
 fn addresses(settings: &Network) -> Result<Vec<IpAddr>> {

@@ -11,7 +11,8 @@ use crate::os::process::Watch;
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
 use crate::topo::{Machine, Place, probe_word};
-use crate::transport::shm::{Arena, RankState, Reach, can_read};
+use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
+use crate::transport::tcp::Network;
 use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,17 +122,45 @@ impl Communicator {
         settings: &Settings,
         give_up: &dyn Fn() -> Result<()>,
     ) -> Result<Prepared> {
+        let rank = self.rank();
         let watches = watch(peers)?;
         let machine = || tune::machine(&settings.tune);
         if peers.len() == 1 {
-            return Ok(Prepared { rank: self.rank(), sharing: None, machine: machine()?, watches });
+            return Ok(Prepared { rank, sharing: None, network: None, machine: machine()?, watches });
         }
-        let sharing = share_memory(peers, secret, !settings.shm_disable, &machine, give_up)?;
-        let block = sharing.arena.block(self.rank());
+        let members = Members::of(peers.len(), |peer| peers[peer].shares_host(&peers[rank]));
+        let sharing = share_memory(peers, &members, secret, &machine, give_up)?;
+        let block = sharing.arena.block(rank);
         block.probe().store(std::ptr::from_ref(probe_word()?) as u64, Ordering::Release);
+        let network = if members.local() < peers.len() {
+            Some(self.network(peers, secret, settings, &sharing.arena)?)
+        } else {
+            None
+        };
         block.set_state(RankState::Present);
         let machine = sharing.arena.machine();
-        Ok(Prepared { rank: self.rank(), sharing: Some(sharing), machine, watches })
+        Ok(Prepared { rank, sharing: Some(sharing), network, machine, watches })
+    }
+
+    /// The way to ranks of other hosts.
+    fn network(
+        &self,
+        peers: &[PeerRecord],
+        secret: Secret,
+        settings: &Settings,
+        arena: &Arc<Arena>,
+    ) -> Result<Arc<Network>> {
+        // The network is a part of what it asks about.
+        let (shared, failed) = (Arc::downgrade(&self.shared), arena.clone());
+        let give_up = move || {
+            let aborted = shared.upgrade().is_none_or(|shared| shared.aborted.load(Ordering::Acquire));
+            if aborted {
+                return Err(Error::usage("the communicator was aborted while ranks were being connected"));
+            }
+            failed.failure().map_or(Ok(()), Err)
+        };
+        let settings = settings.network.clone();
+        Network::new(self.rank(), peers.into(), secret, settings, arena.clone(), Box::new(give_up))
     }
 
     /// Takes the seat, once all ranks have prepared.
@@ -149,12 +178,18 @@ impl Communicator {
         let together = peers.iter().all(|peer| peer.place.shares_process(&here));
         let pull = if together { Pull::InPlace } else { Pull::Kernel };
         let cpus = arena.as_ref().map_or(1, |arena| arena.cpus());
+        let local = arena.as_ref().map_or(1, |arena| arena.members().local());
         let shape = Shape { ranks: self.ranks(), cpus, pull };
-        let facts = Facts::of(settings, shape, &prepared.machine);
+        let network = prepared.network.take();
+        let facts = if network.is_some() {
+            Facts::between_hosts(settings, shape, &prepared.machine)
+        } else {
+            Facts::of(settings, shape, &prepared.machine)
+        };
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
                 (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], &here, settings)).collect();
-            let mut fabric = Fabric::new(arena, self.rank(), &reach);
+            let mut fabric = Fabric::new(arena, self.rank(), &reach, network);
             fabric.watch_peers(watches.iter().map(|peer| peer.watch.clone()));
             fabric
         });
@@ -163,7 +198,7 @@ impl Communicator {
         let limits = Limits {
             timeout: settings.timeout,
             warn_after: settings.warn_after,
-            patience: Patience::for_ranks(shape.ranks, shape.cpus),
+            patience: Patience::for_ranks(local, cpus),
         };
         let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
         let joined = Joined { seat, peers, secret, facts };
@@ -193,6 +228,8 @@ pub(super) struct Prepared {
     rank: usize,
     /// None for a rank alone.
     sharing: Option<Sharing>,
+    /// None if all ranks are on one host.
+    network: Option<Arc<Network>>,
     /// The figures that choices are made by.
     machine: Machine,
     watches: Vec<Peer>,
@@ -209,6 +246,9 @@ impl Drop for Prepared {
 
 /// How this rank gets at memory that `peer` lends.
 fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, here: &Place, settings: &Settings) -> Reach {
+    if !arena.members().has(rank) {
+        return Reach::None;
+    }
     if peer.place.shares_process(here) {
         return Reach::SameProcess;
     }
@@ -233,7 +273,8 @@ fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
             let watch = Watch::open(pid).map_err(|error| error.within(format!("rank {rank}")))?;
             watches.insert(pid, watch.map(Arc::new));
         }
-        watched.push(Peer { pid, watch: foreign.then(|| watches[&pid].clone()).flatten() });
+        let name = if peer.place.shares_host(&here) { format!("process {pid}") } else { peer.describe() };
+        watched.push(Peer { pid, name, watch: foreign.then(|| watches[&pid].clone()).flatten() });
     }
     Ok(watched)
 }

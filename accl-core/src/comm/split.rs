@@ -70,8 +70,13 @@ impl Communicator {
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
             (Self::new(members.len(), rank, config), peers, secret)
         });
-        // The memory of the new communicator comes from the process of its first rank.
-        let give_up = || joined.seat.check_alive().and_then(|()| joined.seat.check_peer(members[0]));
+        // The memory of the new communicator comes from the process of its first rank on each host.
+        let leader = members
+            .iter()
+            .copied()
+            .find(|member| joined.peers[*member].shares_host(&joined.peers[self.rank()]));
+        let leader = leader.unwrap_or(self.rank());
+        let give_up = || joined.seat.check_alive().and_then(|()| joined.seat.check_peer(leader));
         let prepare = || {
             let prepare = |(child, peers, secret): &(Self, Vec<PeerRecord>, _)| {
                 child.prepare(peers, *secret, settings.as_ref().map_err(Clone::clone)?, &give_up)
@@ -80,7 +85,7 @@ impl Communicator {
         };
         // First those whose process makes the memory, so that nobody waits for memory that never comes.
         let here = Place::here()?;
-        let leads = child.as_ref().is_some_and(|(_, peers, _)| peers[0].place.shares_process(&here));
+        let leads = child.is_some() && joined.peers[leader].place.shares_process(&here);
         let early = if leads { Some(prepare()) } else { None };
         self.verdict(early.as_ref().and_then(|prepared| prepared.as_ref().err()))?;
         let prepared = early.unwrap_or_else(prepare);

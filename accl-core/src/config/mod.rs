@@ -30,8 +30,6 @@ pub struct Settings {
     pub timeout: Option<Duration>,
     /// `WARN_AFTER`: after how long a wait explains itself on standard error; `None` is never.
     pub warn_after: Option<Duration>,
-    /// `SHM_DISABLE`: no memory shared between processes.
-    pub shm_disable: bool,
     /// `CROSS_MEMORY`: read a peer process's memory directly where the kernel allows.
     pub cross_memory: bool,
     /// `EXCHANGE_BYTES`: up to how many bytes of contribution an operation takes the one-step path, if that is not
@@ -87,7 +85,6 @@ impl Settings {
             init_timeout: source.seconds("INIT_TIMEOUT")?,
             timeout: source.seconds("TIMEOUT")?,
             warn_after: source.seconds("WARN_AFTER")?,
-            shm_disable: source.switch("SHM_DISABLE")?,
             cross_memory: source.switch("CROSS_MEMORY")?,
             exchange_bytes: source.optional_bytes("EXCHANGE_BYTES")?,
             flat_bytes: source.optional_bytes("FLAT_BYTES")?,

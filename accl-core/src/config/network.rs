@@ -27,6 +27,8 @@ pub struct Network {
     pub comm_id: Option<RootAddress>,
     /// `HOSTID`: what this host is to be called when ranks find out who shares one.
     pub host_id: Option<String>,
+    /// `SHM_DISABLE`: this process takes itself for a host of its own, and reaches all others by the network.
+    pub apart: bool,
 }
 
 /// Which interfaces may be used, by name.
@@ -68,6 +70,7 @@ impl Network {
             ports: read(source, "PORT_RANGE", ports_of)?,
             comm_id: read(source, "COMM_ID", RootAddress::parse)?,
             host_id: read(source, "HOSTID", |text| Ok(text.to_string()))?,
+            apart: source.switch("SHM_DISABLE")?,
         })
     }
 }

@@ -112,7 +112,12 @@ pub const SETTINGS: &[Setting] = &[
         "256K",
         "how many bytes a pipeline moves at once (a power of two from 64 to 1G)",
     ),
-    setting("SHM_DISABLE", Kind::Switch, "0", "no memory shared between processes of one host"),
+    setting(
+        "SHM_DISABLE",
+        Kind::Switch,
+        "0",
+        "no memory shared between processes of one host: they use the network, as if each were on a host of its own",
+    ),
     setting(
         "SOCKET_FAMILY",
         Kind::Text,

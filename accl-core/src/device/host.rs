@@ -6,7 +6,10 @@
 #![allow(unsafe_code)]
 
 use super::{Device, Operand, UserPointer};
+use crate::os::socket;
 use crate::reduce::{self, Form, Reduction, Source};
+use std::io;
+use std::os::fd::BorrowedFd;
 
 /// The memory of this process, moved by its processor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,6 +108,31 @@ impl Device for Host {
             // SAFETY: as in `reduce`.
             unsafe { reduction.reduce_streaming(sources, destination.as_ptr(), form, count_elems) };
         });
+    }
+
+    fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        source: UserPointer,
+        bytes: usize,
+    ) -> io::Result<Option<usize>> {
+        // SAFETY: the maker of `source` promised that it may be read; a slice of nothing needs an address that is not null.
+        let body =
+            if bytes == 0 { &[] } else { unsafe { std::slice::from_raw_parts(source.as_ptr(), bytes) } };
+        socket::write_some(socket, head, body)
+    }
+
+    fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        destination: UserPointer,
+        bytes: usize,
+    ) -> io::Result<Option<usize>> {
+        // SAFETY: the maker of `destination` promised that it may be written, and the operation's peers do not look at it;
+        // the kernel stores bytes, which may be anything. Zero bytes are never asked for.
+        let room = unsafe { std::slice::from_raw_parts_mut(destination.as_ptr(), bytes) };
+        socket::read_some(socket, room)
     }
 }
 

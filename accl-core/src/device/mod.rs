@@ -11,6 +11,8 @@ pub use pointer::UserPointer;
 
 use crate::reduce::{Form, Reduction};
 use crate::types::Scalar;
+use std::io;
+use std::os::fd::BorrowedFd;
 
 /// One operand of a reduction.
 #[derive(Clone, Copy, Debug)]
@@ -51,4 +53,23 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         form: Form,
         count_elems: usize,
     );
+
+    /// Sends `head`, then as much of the `bytes` at `source` as a stream socket takes without waiting. How many bytes went,
+    /// `head` included; none if it takes nothing now.
+    fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        source: UserPointer,
+        bytes: usize,
+    ) -> io::Result<Option<usize>>;
+
+    /// Receives at most `bytes` to `destination`, without waiting. How many came, 0 at the stream's end; none if nothing
+    /// is there yet.
+    fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        destination: UserPointer,
+        bytes: usize,
+    ) -> io::Result<Option<usize>>;
 }

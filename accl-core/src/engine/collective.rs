@@ -54,7 +54,7 @@ pub(crate) struct CollectiveOp {
     pub(crate) scale: Option<Scalar>,
     pub(crate) sequence: u64,
     pub(crate) choice: Choice,
-    posted: PostedCall,
+    pub(super) posted: PostedCall,
     /// In an AllReduce: no other rank folds for this one, nor this one for others.
     folds_all: bool,
     stage: Stage,
@@ -194,7 +194,8 @@ impl CollectiveOp {
         let fabric = endpoint.fabric()?;
         let asking = self.asks(fabric);
         let mut agreed = self.agreed;
-        let depends = |peer| self.must_hear(asking, rank, peer);
+        let members = fabric.board.members();
+        let depends = |peer| members.has(peer) && self.must_hear(asking, rank, peer);
         let all_there = agree(&mut fabric.board, rank, sequence, self.posted, &mut agreed, depends)?;
         self.agreed = agreed;
         if !all_there {
@@ -292,14 +293,15 @@ impl CollectiveOp {
                     Choice::Passing | Choice::Staging | Choice::Planned(_) => 0,
                 };
                 let behind = (self.sequence + 1).saturating_sub(board::depth_for(bytes) as u64);
-                missing.extend(
-                    (0..ranks).filter(|peer| *peer != rank && !fabric.board.has_posted(*peer, behind)),
-                );
+                missing.extend((0..ranks).filter(|peer| {
+                    *peer != rank && fabric.is_local(*peer) && !fabric.board.has_posted(*peer, behind)
+                }));
             }
             Stage::Agree => {
                 let asking = self.asks(fabric);
                 missing.extend((0..ranks).filter(|peer| {
                     *peer != rank
+                        && fabric.is_local(*peer)
                         && self.must_hear(asking, rank, *peer)
                         && !fabric.board.has_posted(*peer, self.sequence)
                 }));

@@ -4,6 +4,7 @@ use super::call::{Call, SelfCopy, Transfer, describe};
 use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
 use super::exchange::Exchange;
+use super::lanes::Fabric;
 use super::seat::Seat;
 use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
@@ -143,6 +144,14 @@ impl<'a> Running<'a> {
         self.outcome = Some(Err(fail(self.seat, &mut self.endpoint, error)));
     }
 
+    /// Has the bell rung by connections, too.
+    fn ring_when_ready(&mut self) {
+        let armed = self.endpoint.fabric.as_ref().map_or(Ok(()), Fabric::ring_when_ready);
+        if let Err(error) = armed {
+            self.fail(error);
+        }
+    }
+
     /// True if that ended it.
     fn examine(&mut self) -> bool {
         if let Err(error) = self.stall.examine(self.seat, &mut self.endpoint, &self.work) {
@@ -174,7 +183,7 @@ pub fn run_call(seat: &Seat, call: &Call) -> Result<()> {
 /// Records a failure, and takes the links down: the caller gets its buffers back.
 pub(super) fn fail(seat: &Seat, endpoint: &mut Endpoint, error: Error) -> Error {
     let error = seat.fail(error);
-    endpoint.close();
+    endpoint.close_failed(&error);
     error
 }
 
@@ -260,6 +269,9 @@ fn sleep(running: &mut [Running<'_>]) {
         .filter_map(|one| one.seat.arena.as_ref().map(|arena| &arena.block(one.seat.rank).bell))
         .map(|bell| (bell, bell.arm()))
         .collect();
+    for one in running.iter_mut().filter(|one| one.outcome.is_none()) {
+        one.ring_when_ready();
+    }
     // The last look: whoever made something visible before the bells were armed did not ring.
     if !poll_all(running) {
         let words: Vec<_> = waiting.iter().map(|(bell, rings)| (bell.word(), *rings)).collect();
@@ -277,7 +289,7 @@ mod tests {
     use crate::algo::Facts;
     use crate::config::{Settings, Source};
     use crate::device::UserPointer;
-    use crate::engine::{Fabric, Limits, Peer};
+    use crate::engine::{Limits, Peer};
     use crate::memory::Scratch;
     use crate::sync::wait::Patience;
     use crate::transport::shm::{Lane, Reach, RingReceiver};
@@ -288,12 +300,13 @@ mod tests {
     fn who_gets_a_buffer_back_after_a_failure_lends_it_no_more() {
         let arena = mem::arena(2).unwrap();
         let reach = [Reach::SameProcess; 2];
-        let (fabric, peers_fabric) = (Fabric::new(&arena, 0, &reach), Fabric::new(&arena, 1, &reach));
+        let (fabric, peers_fabric) =
+            (Fabric::new(&arena, 0, &reach, None), Fabric::new(&arena, 1, &reach, None));
         let settings = Settings::from_source(&Source::of_pairs(&[])).unwrap();
         let endpoint = Endpoint::new(0, 2, Some(fabric), Facts::for_tests(&settings), 1 << 18);
         let patience = Patience::for_ranks(2, 1);
         let limits = Limits { timeout: Some(Duration::from_millis(50)), warn_after: None, patience };
-        let peers = (0..2).map(|_| Peer { pid: 1, watch: None }).collect();
+        let peers = (0..2).map(|_| Peer { pid: 1, name: "process 1".to_string(), watch: None }).collect();
         let seat = Seat::new(0, endpoint, Some(arena.clone()), peers, limits);
 
         let bytes = 1 << 20;

@@ -118,6 +118,13 @@ impl Endpoint {
         self.fabric = None;
     }
 
+    /// The same after a failure, of which peers on other hosts hear.
+    pub(crate) fn close_failed(&mut self, error: &Error) {
+        if let Some(fabric) = self.fabric.take() {
+            fabric.close_failed(error);
+        }
+    }
+
     /// Copies `bytes` of input aside and returns where they are now.
     pub(crate) fn stage(&mut self, input: UserPointer, bytes: usize) -> UserPointer {
         let place = self.memory.staging.ensure(bytes);

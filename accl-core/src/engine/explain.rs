@@ -5,7 +5,7 @@ use super::endpoint::Endpoint;
 use super::seat::Seat;
 use crate::error::Error;
 use crate::os::process;
-use crate::transport::board::Board;
+use crate::transport::board::{Board, PostedCall};
 use crate::transport::shm::{Arena, RankState, Waiting};
 use crate::types::{Rank, named_ranks};
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use std::fmt::Write;
 pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u64) -> Error {
     let mut sides: Vec<(u64, u64, String, Vec<Rank>)> = Vec::new();
     for peer in 0..ranks {
-        if peer != rank && !board.has_posted(peer, sequence) {
+        if !board.has(peer) || peer != rank && !board.has_posted(peer, sequence) {
             continue;
         }
         let call = board.call(peer, sequence);
@@ -37,18 +37,46 @@ pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u6
     ))
 }
 
+/// The error of a rank whose peer on another host makes another call.
+pub(super) fn disagreement(
+    ours: PostedCall,
+    sequence: u64,
+    peer: Rank,
+    theirs: PostedCall,
+    their_sequence: u64,
+) -> Error {
+    let mut words = format!("this rank: {}; rank {peer}: {}", describe(ours), describe(theirs));
+    if sequence != their_sequence {
+        let _ = write!(words, ", its collective #{their_sequence}");
+    } else if describe(ours) == describe(theirs) {
+        let _ = write!(
+            words,
+            ", by algorithms {:#x} and {:#x}: settings differ",
+            choice_of(ours),
+            choice_of(theirs)
+        );
+    }
+    Error::usage(format!(
+        "ranks disagree on collective #{sequence}: {words}; every rank must make the same calls in the same order"
+    ))
+}
+
 /// Why `missing` ranks have not come, one clause each (at most four).
 pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, missing: &[Rank]) -> String {
     let mut clauses = Vec::new();
     for peer in missing.iter().take(4) {
         let who = &seat.peers[*peer];
-        let mut clause = format!("rank {peer} (process {})", who.pid);
-        let state = seat.arena.as_ref().map(|arena| arena.block(*peer).state());
+        let mut clause = format!("rank {peer} ({})", who.name);
+        let Some(arena) = seat.arena.as_ref().filter(|arena| arena.members().has(*peer)) else {
+            clause.push_str(" has not sent its part");
+            clauses.push(clause);
+            continue;
+        };
         let latest = endpoint.fabric.as_ref().map_or(0, |fabric| fabric.board.latest(*peer));
-        let _ = match state {
+        let _ = match arena.block(*peer).state() {
             _ if process::is_stopped(who.pid) => write!(clause, " is stopped"),
-            Some(RankState::Aborted) => write!(clause, " has aborted"),
-            Some(RankState::Left) => write!(clause, " has destroyed its communicator"),
+            RankState::Aborted => write!(clause, " has aborted"),
+            RankState::Left => write!(clause, " has destroyed its communicator"),
             _ if latest > endpoint.sequence => write!(clause, " is ahead, in collective #{latest}"),
             _ if latest == endpoint.sequence => write!(clause, " has made this call and not finished it"),
             _ if latest == 0 => write!(clause, " has made no collective call yet"),
@@ -67,13 +95,13 @@ pub(super) fn chain(arena: &Arena, rank: Rank) -> Option<String> {
     let mut seen = vec![rank];
     let mut clauses = Vec::new();
     let mut current = rank;
-    loop {
+    while arena.members().has(current) {
         let (peer, what) = match arena.block(current).waiting() {
             Waiting::Send(peer, number) => (peer, format!("send #{number}")),
             Waiting::Recv(peer, number) => (peer, format!("recv #{number}")),
             Waiting::Collective(_) | Waiting::No => break,
         };
-        if peer >= arena.geometry().ranks() {
+        if peer >= arena.members().ranks() {
             break;
         }
         clauses.push(format!("{current} waits for {peer} in {what}"));

@@ -2,10 +2,11 @@
 
 use super::Poll;
 use crate::device::{Device, UserPointer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::os::process::Watch;
 use crate::transport::board::Board;
 use crate::transport::shm::{self, Arena, Lane, LentMemory, Reach, RingReceiver, RingSender};
+use crate::transport::tcp::{Network, TcpReceiver, TcpSender};
 use crate::transport::{MessageHead, Outgoing, Receiver, Sender, mem};
 use crate::types::Rank;
 use std::collections::VecDeque;
@@ -75,29 +76,63 @@ pub(crate) struct Lanes {
     rank: Rank,
     kind: Lane,
     reach: Arc<[Reach]>,
+    /// The way to ranks of other hosts, where there are some.
+    network: Option<Arc<Network>>,
     lanes: Vec<Option<Box<PeerLane>>>,
 }
 
 impl Lanes {
-    fn new(arena: Arc<Arena>, rank: Rank, kind: Lane, reach: Arc<[Reach]>) -> Self {
+    fn new(
+        arena: Arc<Arena>,
+        rank: Rank,
+        kind: Lane,
+        reach: Arc<[Reach]>,
+        network: Option<Arc<Network>>,
+    ) -> Self {
         let lanes = reach.iter().map(|_| None).collect();
-        Self { arena, rank, kind, reach, lanes }
+        Self { arena, rank, kind, reach, network, lanes }
     }
 
     /// The lane to a peer.
     pub(crate) fn to(&mut self, peer: Rank) -> &mut PeerLane {
         let (arena, rank, kind, reach) = (&self.arena, self.rank, self.kind, self.reach[peer]);
+        let network = self.network.as_ref().filter(|_| !arena.members().has(peer));
         self.lanes[peer].get_or_insert_with(|| {
-            let lend_above = lend_above(reach, kind, arena.geometry().ring_bytes());
-            Box::new(PeerLane {
-                sender: Box::new(RingSender::new(arena.clone(), rank, peer, kind, lend_above)),
-                receiver: Box::new(RingReceiver::new(arena.clone(), peer, rank, kind, reach)),
-                outbound: VecDeque::new(),
-                handed_over: 0,
-                sent: 0,
-                received: 0,
-            })
+            let (sender, receiver): (Box<dyn Sender>, Box<dyn Receiver>) = if let Some(network) = network {
+                let link = network.link(peer, kind);
+                (Box::new(TcpSender::new(link.clone())), Box::new(TcpReceiver::new(link)))
+            } else {
+                let lend_above = lend_above(reach, kind, arena.geometry().ring_bytes());
+                (
+                    Box::new(RingSender::new(arena.clone(), rank, peer, kind, lend_above)),
+                    Box::new(RingReceiver::new(arena.clone(), peer, rank, kind, reach)),
+                )
+            };
+            let outbound = VecDeque::new();
+            Box::new(PeerLane { sender, receiver, outbound, handed_over: 0, sent: 0, received: 0 })
         })
+    }
+
+    /// Before this rank sleeps: has its bell rung when a connection is ready that it may wait for.
+    fn ring_when_ready(&self) -> Result<()> {
+        if self.network.is_none() {
+            return Ok(());
+        }
+        for lane in self.lanes.iter().flatten() {
+            if lane.handed_over < lane.outbound.len() {
+                lane.sender.ring_when_ready()?;
+            } else {
+                lane.receiver.ring_when_ready()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the peers that can hear it why nothing more will come.
+    fn close_failed(&mut self, error: &Error) {
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.sender.close_failed(error);
+        }
     }
 
     /// Pumps every lane.
@@ -152,8 +187,27 @@ impl Fabric {
         self.lent.set_watches(watches);
     }
 
-    /// The connections of `rank`; `reach` says how it gets at each peer's lent memory.
-    pub fn new(arena: &Arc<Arena>, rank: Rank, reach: &[Reach]) -> Self {
+    /// True if `peer` is a rank of this host.
+    #[inline]
+    pub(crate) fn is_local(&self, peer: Rank) -> bool {
+        self.board.has(peer)
+    }
+
+    /// Before this rank sleeps: has its bell rung when a connection is ready that it may wait for.
+    pub(crate) fn ring_when_ready(&self) -> Result<()> {
+        self.collective.ring_when_ready()?;
+        self.point_to_point.ring_when_ready()
+    }
+
+    /// Takes everything down after a failure, of which peers on other hosts hear.
+    pub(crate) fn close_failed(mut self, error: &Error) {
+        self.collective.close_failed(error);
+        self.point_to_point.close_failed(error);
+    }
+
+    /// The connections of `rank`; `reach` says how it gets at each peer's lent memory, `network` leads to those of other
+    /// hosts.
+    pub fn new(arena: &Arc<Arena>, rank: Rank, reach: &[Reach], network: Option<Arc<Network>>) -> Self {
         for (source, _) in reach.iter().enumerate().filter(|(_, reach)| **reach != Reach::None) {
             arena.set_reads(rank, source);
         }
@@ -162,8 +216,8 @@ impl Fabric {
             board: Board::new(arena.clone(), rank),
             lent: LentMemory::new(arena.clone(), rank, reach.clone()),
             everyone_reads: None,
-            collective: Lanes::new(arena.clone(), rank, Lane::Collective, reach.clone()),
-            point_to_point: Lanes::new(arena.clone(), rank, Lane::PointToPoint, reach),
+            collective: Lanes::new(arena.clone(), rank, Lane::Collective, reach.clone(), network.clone()),
+            point_to_point: Lanes::new(arena.clone(), rank, Lane::PointToPoint, reach, network),
         }
     }
 }

@@ -17,6 +17,8 @@ use std::time::Duration;
 pub struct Peer {
     /// Its process number, as that process sees it.
     pub pid: u32,
+    /// Its process, for people: with its host, where that is another one.
+    pub name: String,
     /// Tells when its process ends; none for ranks of our own process, or where process numbers do not reach.
     pub watch: Option<Arc<Watch>>,
 }
@@ -139,7 +141,7 @@ impl Seat {
     pub fn check_peer(&self, peer: Rank) -> Result<()> {
         let peer_watch = self.peers[peer].watch.as_ref();
         if peer_watch.is_some_and(|watch| watch.has_ended()) {
-            return Err(Error::remote(format!("rank {peer} (process {}) ended", self.peers[peer].pid)));
+            return Err(Error::remote(format!("rank {peer} ({}) ended", self.peers[peer].name)));
         }
         Ok(())
     }
@@ -169,7 +171,7 @@ impl Seat {
     fn shares_core(&self, peer: Rank) -> bool {
         let (Some(arena), Some(core)) = (&self.arena, cpu::current_core()) else { return false };
         arena.block(self.rank).set_core(core);
-        arena.block(peer).core() == Some(core)
+        arena.members().has(peer) && arena.block(peer).core() == Some(core)
     }
 
     /// Keeps what a wait has learned.
@@ -224,7 +226,7 @@ mod tests {
     #[test]
     fn a_failure_that_nobody_finished_telling_keeps_no_peer_waiting() {
         let arena = mem::arena(2).unwrap();
-        let fabric = Fabric::new(&arena, 0, &[Reach::SameProcess; 2]);
+        let fabric = Fabric::new(&arena, 0, &[Reach::SameProcess; 2], None);
         let facts = Facts::for_tests(&Settings::load().unwrap());
         let endpoint = Endpoint::new(0, 2, Some(fabric), facts, 4096);
         let limits = Limits { timeout: None, warn_after: None, patience: Patience::for_ranks(2, 2) };

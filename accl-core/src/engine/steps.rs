@@ -3,6 +3,7 @@
 use super::Poll;
 use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
+use super::explain;
 use super::lanes::{Fabric, PIECE_BYTES, PeerLane};
 use crate::algo::{Buffer, Choice, Operand, Plan, Span, Step};
 use crate::device::{self, Device, UserPointer};
@@ -98,11 +99,13 @@ impl StepRunner {
         match step {
             Step::Send { to, span } => {
                 let scale = if span.buffer == Buffer::Input { op.scale } else { None };
-                let head = MessageHead { bytes: op.bytes(span), tag: op.sequence, scale };
+                let fabric = endpoint.fabric()?;
+                let call = (!fabric.is_local(*to)).then_some(op.posted);
+                let head = MessageHead { bytes: op.bytes(span), tag: op.sequence, scale, call };
                 let copied = op.choice == Choice::Passing;
                 let mut message = Outgoing::new(self.address(op, span), head);
                 message.copied = copied;
-                endpoint.fabric()?.collective.to(*to).queue(device, message)?;
+                fabric.collective.to(*to).queue(device, message)?;
                 Ok(true)
             }
             Step::Copy { from, to } => {
@@ -146,18 +149,14 @@ impl StepRunner {
         let device = endpoint.device;
         let lane = endpoint.fabric()?.collective.to(from);
         while self.done < bytes {
-            let piece = arrived(lane, op, from, bytes)?.min(PIECE_BYTES);
+            if !has_begun(lane, op, from, bytes)? {
+                return Ok(false);
+            }
+            let most = (bytes - self.done).min(PIECE_BYTES);
+            let piece = lane.receiver.take(device, to.byte_add(self.done), most, self.streaming)?;
             if piece == 0 {
                 return Ok(false);
             }
-            let place = to.byte_add(self.done);
-            if self.streaming && !lane.receiver.needs_scratch()? {
-                let view = lane.receiver.view(piece, place)?;
-                device.copy_streaming(place, view, piece);
-            } else {
-                lane.receiver.copy_to(device, place, piece)?;
-            }
-            lane.receiver.advance(piece);
             self.done += piece;
             self.advanced = true;
         }
@@ -405,14 +404,22 @@ fn peers_among(operands: &[Operand]) -> usize {
 
 /// How many bytes of the message that should come next are there; an error if another one comes.
 fn arrived(lane: &mut PeerLane, op: &CollectiveOp, from: Rank, bytes: usize) -> Result<usize> {
-    let Some(head) = lane.receiver.head()? else { return Ok(0) };
+    if has_begun(lane, op, from, bytes)? { lane.receiver.contiguous() } else { Ok(0) }
+}
+
+/// True if that message is there, or a part of it.
+fn has_begun(lane: &mut PeerLane, op: &CollectiveOp, from: Rank, bytes: usize) -> Result<bool> {
+    let Some(head) = lane.receiver.head()? else { return Ok(false) };
+    if let Some(call) = head.call.filter(|call| (*call, head.tag) != (op.posted, op.sequence)) {
+        return Err(explain::disagreement(op.posted, op.sequence, from, call, head.tag));
+    }
     if head.tag != op.sequence || head.bytes != bytes {
         return Err(Error::internal(format!(
             "rank {from} sent {} bytes for operation {}, need {bytes} bytes for operation {}",
             head.bytes, head.tag, op.sequence
         )));
     }
-    lane.receiver.contiguous()
+    Ok(true)
 }
 
 /// Scratch memory for one of `peers` whose data cannot be read in place.

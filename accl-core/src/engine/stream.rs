@@ -377,6 +377,14 @@ impl Queues {
             .filter_map(|seat| seat.arena.as_ref().map(|arena| &arena.block(seat.rank).bell))
             .map(|bell| (bell, bell.arm()))
             .collect();
+        for seat in &seats {
+            // A failure to do so shows at the next look.
+            if let Some(endpoint) = seat.endpoint.try_lock()
+                && let Some(fabric) = &endpoint.fabric
+            {
+                let _ = fabric.ring_when_ready();
+            }
+        }
         // The last look, as in `drive`.
         if !self.accept(engine) && !self.end_aborted(engine) && !self.poll() {
             let mut words = vec![(engine.bell.word(), rings)];

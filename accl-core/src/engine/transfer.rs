@@ -38,7 +38,7 @@ impl TransferOp {
         for transfer in transfers {
             let lane = lanes.to(transfer.peer);
             if transfer.send {
-                let head = MessageHead { bytes: transfer.bytes, tag: lane.sent + 1, scale: None };
+                let head = MessageHead { bytes: transfer.bytes, tag: lane.sent + 1, scale: None, call: None };
                 lane.send(device, transfer.buffer, head)?;
                 op.sends.push((transfer.peer, lane.sent));
             } else {
@@ -118,13 +118,17 @@ fn receive(
                 head.bytes, head.tag, message.bytes
             )));
         }
-        let piece = receiver.contiguous()?.min(PIECE_BYTES);
-        if piece == 0 && message.done < message.bytes {
-            return Ok(moved);
+        if message.bytes == 0 {
+            receiver.advance(0);
+        } else {
+            let place = message.buffer.byte_add(message.done);
+            let most = (message.bytes - message.done).min(PIECE_BYTES);
+            let piece = receiver.take(device, place, most, false)?;
+            if piece == 0 {
+                return Ok(moved);
+            }
+            message.done += piece;
         }
-        receiver.copy_to(device, message.buffer.byte_add(message.done), piece)?;
-        receiver.advance(piece);
-        message.done += piece;
         moved = true;
         if message.done == message.bytes {
             message.number = 0;

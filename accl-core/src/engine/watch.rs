@@ -100,18 +100,21 @@ fn reasons(seat: &Seat, endpoint: &Endpoint, missing: &[Rank]) -> String {
 fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) -> Option<Error> {
     let arena = seat.arena.as_ref()?;
     let lost = |peer: Rank, how: &str| {
-        let latest = endpoint.fabric.as_ref().map_or(0, |fabric| fabric.board.latest(peer));
+        let latest = endpoint.fabric.as_ref().filter(|_| arena.members().has(peer));
+        let latest = latest.map_or(String::new(), |fabric| {
+            format!("; its last collective was #{}", fabric.board.latest(peer))
+        });
         Some(Error::remote(format!(
-            "rank {peer} (process {}) {how} while {} needed it; its last collective was #{latest}",
-            seat.peers[peer].pid,
+            "rank {peer} ({}) {how} while {} needed it{latest}",
+            seat.peers[peer].name,
             work.describe(endpoint),
         )))
     };
     for peer in missing.iter().copied() {
-        match arena.block(peer).state() {
-            RankState::Aborted => return lost(peer, "aborted the communicator"),
-            RankState::Left => return lost(peer, "destroyed its communicator"),
-            RankState::Absent | RankState::Present => {}
+        match arena.members().has(peer).then(|| arena.block(peer).state()) {
+            Some(RankState::Aborted) => return lost(peer, "aborted the communicator"),
+            Some(RankState::Left) => return lost(peer, "destroyed its communicator"),
+            _ => {}
         }
         if seat.peers[peer].watch.as_ref().is_some_and(|watch| watch.has_ended()) {
             return lost(peer, "ended");

@@ -36,6 +36,13 @@ impl Scratch {
         start
     }
 
+    /// The first `bytes`, for reading and writing; they must have been made room for.
+    pub fn as_mut(&mut self, bytes: usize) -> &mut [u8] {
+        assert!(bytes <= self.0.len() * 64);
+        // SAFETY: the allocation holds that many bytes, all of them initialized, and is borrowed as a whole.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), bytes) }
+    }
+
     /// The first `bytes`, as they are now.
     pub fn read(&self, bytes: usize) -> Vec<u8> {
         let all = self.0.as_ptr().cast::<u8>();

@@ -141,6 +141,20 @@ pub fn read_some(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<O
     }
 }
 
+/// Writes what the socket takes of one piece and the next without waiting; `None` when it takes nothing now.
+pub fn write_some(socket: BorrowedFd<'_>, first: &[u8], second: &[u8]) -> std::io::Result<Option<usize>> {
+    let pieces = [IoSlice::new(first), IoSlice::new(second)];
+    let from = usize::from(first.is_empty());
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::sendmsg(socket, &pieces[from..], &mut SendAncillaryBuffer::default(), flags) {
+        Ok(count) => Ok(Some(count)),
+        Err(errno) => {
+            let error = std::io::Error::from(errno);
+            if is_transient(&error) { Ok(None) } else { Err(error) }
+        }
+    }
+}
+
 /// Waits until one of the descriptors can be read (or has an error to tell); false when time is up.
 pub fn wait_readable(descriptors: &[BorrowedFd<'_>], timeout: Duration) -> Result<bool> {
     let mut polled: Vec<_> =

@@ -23,7 +23,7 @@
 //! have seen that number; the rule above keeps it unchanged until they have all moved on.
 #![allow(unsafe_code)]
 
-use super::shm::{Arena, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES};
+use super::shm::{Arena, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Members};
 use crate::device::{Device, UserPointer};
 use crate::memory::regions::{self, Region};
 use crate::sync::postings::Postings;
@@ -107,20 +107,32 @@ pub struct Board {
 impl Board {
     /// The view of `rank`.
     pub fn new(arena: Arc<Arena>, rank: Rank) -> Self {
-        let ranks = arena.geometry().ranks();
-        Self { arena, rank, postings: Postings::new(rank, ranks) }
+        let members = arena.members();
+        let postings = Postings::new(members.slot(rank), members.local());
+        Self { arena, rank, postings }
     }
 
-    /// How many ranks there are.
+    /// How many ranks there are, those of other hosts included.
     pub fn ranks(&self) -> usize {
-        self.arena.geometry().ranks()
+        self.arena.members().ranks()
+    }
+
+    /// Who posts on this board.
+    pub fn members(&self) -> Members {
+        self.arena.members().clone()
+    }
+
+    /// True if `rank` posts on this board.
+    #[inline]
+    pub fn has(&self, rank: Rank) -> bool {
+        self.arena.members().has(rank)
     }
 
     /// True if the place of operation `sequence` is free, for `bytes` of data.
     #[inline]
     pub fn can_post(&mut self, sequence: u64, bytes: usize) -> bool {
         let Self { arena, postings, .. } = self;
-        postings.can_post(sequence, depth_for(bytes), |rank, sequence| number(arena, rank, sequence))
+        postings.can_post(sequence, depth_for(bytes), |slot, sequence| number(arena, slot, sequence))
     }
 
     /// Posts a call with data (at most [`BOARD_BYTES`]).
@@ -175,7 +187,8 @@ impl Board {
             (&raw mut (*head).count).write(call.count);
             (&raw mut (*head).scale).write(scale.0);
         }
-        self.postings.post(sequence, number(&self.arena, self.rank, sequence));
+        let slot = self.arena.members().slot(self.rank);
+        self.postings.post(sequence, number(&self.arena, slot, sequence));
     }
 
     /// Wakes those peers that may be sleeping until this rank posts.
@@ -188,12 +201,14 @@ impl Board {
     #[inline]
     pub fn has_posted(&mut self, rank: Rank, sequence: u64) -> bool {
         let Self { arena, postings, .. } = self;
-        postings.has_posted(rank, sequence, |rank, sequence| number(arena, rank, sequence))
+        let slot = arena.members().slot(rank);
+        postings.has_posted(slot, sequence, |slot, sequence| number(arena, slot, sequence))
     }
 
-    /// The latest operation that `rank` has posted; 0 for none. Looks at every place: for explanations.
+    /// The latest operation that `rank`, one of this host, has posted; 0 for none. Looks at every place: for explanations.
     pub fn latest(&self, rank: Rank) -> u64 {
-        let number = |place| number(&self.arena, rank, place).load(Ordering::Acquire);
+        let slot = self.arena.members().slot(rank);
+        let number = |place| number(&self.arena, slot, place).load(Ordering::Acquire);
         (0..BOARD_DEPTH as u64).map(number).max().unwrap_or(0)
     }
 
@@ -252,10 +267,10 @@ pub fn depth_for(bytes: usize) -> usize {
     if bytes <= BOARD_INLINE_BYTES { BOARD_DEPTH } else { BOARD_DATA_DEPTH }
 }
 
-/// The sequence number of a rank's place for an operation.
-fn number(arena: &Arena, rank: Rank, sequence: u64) -> &AtomicU64 {
+/// The sequence number of a slot's place for an operation.
+fn number(arena: &Arena, slot: usize, sequence: u64) -> &AtomicU64 {
     // SAFETY: an atomic inside the arena, which all ranks may touch at any time.
-    unsafe { &(*arena.board_head(rank, sequence).cast::<PostHead>()).sequence }
+    unsafe { &(*arena.board_head_at(slot, sequence).cast::<PostHead>()).sequence }
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ fn room(data: &mut [u8]) -> UserPointer {
 }
 
 fn outgoing(data: &[u8], tag: u64, scale: Option<Scalar>) -> Outgoing {
-    Outgoing::new(pointer(data), MessageHead { bytes: data.len(), tag, scale })
+    Outgoing::new(pointer(data), MessageHead { bytes: data.len(), tag, scale, call: None })
 }
 
 /// Receives whole messages while the sender offers what it has, in steps of at most `step` bytes.
@@ -119,7 +119,7 @@ fn a_factor_travels_with_the_head() {
         let data = bytes(8, 1);
         for scale in [None, Some(Scalar([1, 2, 3, 4, 5, 6, 7, 8]))] {
             assert!(sender.offer(&Host, &mut outgoing(&data, 77, scale)).unwrap());
-            assert_eq!(receiver.head().unwrap(), Some(MessageHead { bytes: 8, tag: 77, scale }));
+            assert_eq!(receiver.head().unwrap(), Some(MessageHead { bytes: 8, tag: 77, scale, call: None }));
             receiver.advance(8);
         }
     }

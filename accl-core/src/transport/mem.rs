@@ -3,7 +3,7 @@
 //! Same rings, board and bells as between processes ([`super::shm`]), in memory of this process alone. Messages
 //! above a small size are lent: the receiver reads the sender's buffer in place.
 
-use super::shm::{Arena, Geometry};
+use super::shm::{Arena, Geometry, Members};
 use crate::error::Result;
 use crate::os::mapping::Mapping;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 pub const LEND_ABOVE_BYTES: usize = 4096;
 
 /// An arena that only this process can see.
-pub fn arena(ranks: usize) -> Result<Arc<Arena>> {
-    let geometry = Geometry::for_ranks(ranks);
-    Arena::create(Mapping::anonymous(geometry.total_bytes())?, geometry)
+pub fn arena(members: impl Into<Members>) -> Result<Arc<Arena>> {
+    let members = members.into();
+    let geometry = Geometry::for_ranks(members.local());
+    Arena::create(Mapping::anonymous(geometry.total_bytes())?, geometry, members)
 }

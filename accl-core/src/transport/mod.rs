@@ -12,10 +12,12 @@ pub mod board;
 mod conformance;
 pub mod mem;
 pub mod shm;
+pub mod tcp;
 
 use crate::device::{Device, UserPointer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::types::Scalar;
+use board::PostedCall;
 
 /// What the receiver learns before the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,6 +28,8 @@ pub struct MessageHead {
     pub tag: u64,
     /// A factor that the receiver must apply to each element.
     pub scale: Option<Scalar>,
+    /// The call that the message belongs to, where ranks do not see each other's calls on a board.
+    pub call: Option<PostedCall>,
 }
 
 /// A message on its way into a link.
@@ -82,6 +86,17 @@ pub trait Sender: Send + std::fmt::Debug {
 
     /// No more use of lent memory: when this returns, the peer reads none of it and never will again.
     fn close(&mut self);
+
+    /// The same, and where the link can carry it, the reason goes to the peer in place of the next message.
+    fn close_failed(&mut self, error: &Error) {
+        let _ = error;
+        self.close();
+    }
+
+    /// Has the rank's bell rung as soon as there is room. Only links that nobody rings for by himself need that.
+    fn ring_when_ready(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The receiving half of a link.
@@ -103,6 +118,34 @@ pub trait Receiver: Send + std::fmt::Debug {
     /// message of 0 bytes is consumed by `advance(0)`, which otherwise only gives views back.
     fn advance(&mut self, bytes: usize);
 
+    /// Moves at most `most` of the bytes that are there to `destination`, past the caches if `streaming` and if that is
+    /// possible, and consumes them; how many. A message of 0 bytes is not consumed.
+    fn take(
+        &mut self,
+        device: &dyn Device,
+        destination: UserPointer,
+        most: usize,
+        streaming: bool,
+    ) -> Result<usize> {
+        let piece = self.contiguous()?.min(most);
+        if piece == 0 {
+            return Ok(0);
+        }
+        if streaming && !self.needs_scratch()? {
+            let view = self.view(piece, destination)?;
+            device.copy_streaming(destination, view, piece);
+        } else {
+            self.copy_to(device, destination, piece)?;
+        }
+        self.advance(piece);
+        Ok(piece)
+    }
+
     /// True if [`Receiver::view`] needs scratch memory.
     fn needs_scratch(&mut self) -> Result<bool>;
+
+    /// Has the rank's bell rung as soon as something comes. Only links that nobody rings for by himself need that.
+    fn ring_when_ready(&self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -16,6 +16,7 @@
 //! from [`Geometry`] alone, whose total is checked against the mapping's length.
 #![allow(unsafe_code)]
 
+use super::members::Members;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::cpu;
 use crate::os::mapping::Mapping;
@@ -283,12 +284,13 @@ pub(super) struct RingControl {
 pub struct Arena {
     mapping: Mapping,
     geometry: Geometry,
+    members: Members,
 }
 
 impl Arena {
-    /// Lays out fresh zeroed memory.
-    pub fn create(mapping: Mapping, geometry: Geometry) -> Result<Arc<Self>> {
-        let arena = Self::checked(mapping, geometry)?;
+    /// Lays out fresh zeroed memory, for the members that the layout is for.
+    pub fn create(mapping: Mapping, geometry: Geometry, members: Members) -> Result<Arc<Self>> {
+        let arena = Self::checked(mapping, geometry, members)?;
         let header = arena.header();
         header.ranks.store(geometry.ranks as u32, Ordering::Relaxed);
         header.ring_bytes.store(geometry.ring_bytes as u32, Ordering::Relaxed);
@@ -298,8 +300,8 @@ impl Arena {
     }
 
     /// Takes memory that another process has laid out.
-    pub fn open(mapping: Mapping, geometry: Geometry) -> Result<Arc<Self>> {
-        let arena = Self::checked(mapping, geometry)?;
+    pub fn open(mapping: Mapping, geometry: Geometry, members: Members) -> Result<Arc<Self>> {
+        let arena = Self::checked(mapping, geometry, members)?;
         let header = arena.header();
         if header.magic.load(Ordering::Acquire) != MAGIC
             || header.ranks.load(Ordering::Relaxed) as usize != geometry.ranks
@@ -310,11 +312,17 @@ impl Arena {
         Ok(Arc::new(arena))
     }
 
-    fn checked(mapping: Mapping, geometry: Geometry) -> Result<Self> {
-        if mapping.len_bytes() < geometry.total_bytes() {
-            return Err(Error::internal("an arena that is smaller than its layout"));
+    fn checked(mapping: Mapping, geometry: Geometry, members: Members) -> Result<Self> {
+        if mapping.len_bytes() < geometry.total_bytes() || members.local() != geometry.ranks {
+            return Err(Error::internal("an arena that is smaller than its layout, or for other ranks"));
         }
-        Ok(Self { mapping, geometry })
+        Ok(Self { mapping, geometry, members })
+    }
+
+    /// The ranks that share it.
+    #[inline]
+    pub fn members(&self) -> &Members {
+        &self.members
     }
 
     /// The layout.
@@ -351,10 +359,14 @@ impl Arena {
 
     /// A rank's block.
     pub fn block(&self, rank: Rank) -> &RankBlock {
-        assert!(rank < self.geometry.ranks);
-        // SAFETY: the blocks lie between header and board heads for every rank below `ranks`; they consist of
+        self.block_at(self.members.slot(rank))
+    }
+
+    fn block_at(&self, slot: usize) -> &RankBlock {
+        assert!(slot < self.geometry.ranks);
+        // SAFETY: the blocks lie between header and board heads for every slot below `ranks`; they consist of
         // atomics, for which all bytes are valid, and the mapping lives as long as `self`.
-        unsafe { &*self.at(HEADER_BYTES + rank * size_of::<RankBlock>()).cast() }
+        unsafe { &*self.at(HEADER_BYTES + slot * size_of::<RankBlock>()).cast() }
     }
 
     /// Says that `reader` can read memory that `source` lends. Whether one process may read another depends on the
@@ -370,6 +382,7 @@ impl Arena {
     }
 
     fn reads_word(&self, reader: Rank, source: Rank) -> &AtomicU8 {
+        let (reader, source) = (self.members.slot(reader), self.members.slot(source));
         assert!(reader < self.geometry.ranks && source < self.geometry.ranks);
         // SAFETY: the table has a byte for each pair of ranks; otherwise as in `block`.
         unsafe { &*self.at(self.geometry.reads_start + reader * self.geometry.ranks + source).cast() }
@@ -377,29 +390,38 @@ impl Arena {
 
     /// A rank's head on the board for an operation.
     pub(in crate::transport) fn board_head(&self, rank: Rank, sequence: u64) -> *mut u8 {
-        debug_assert!(rank < self.geometry.ranks);
-        self.at(self.geometry.head_start(rank, sequence))
+        self.board_head_at(self.members.slot(rank), sequence)
+    }
+
+    /// The same by the rank's slot.
+    pub(in crate::transport) fn board_head_at(&self, slot: usize, sequence: u64) -> *mut u8 {
+        debug_assert!(slot < self.geometry.ranks);
+        self.at(self.geometry.head_start(slot, sequence))
     }
 
     /// A rank's data on the board for an operation.
     pub(in crate::transport) fn board_data(&self, rank: Rank, sequence: u64) -> *mut u8 {
-        debug_assert!(rank < self.geometry.ranks);
-        self.at(self.geometry.board_data_start(rank, sequence))
+        let slot = self.members.slot(rank);
+        debug_assert!(slot < self.geometry.ranks);
+        self.at(self.geometry.board_data_start(slot, sequence))
     }
 
     /// A rank's staging area, of [`Geometry::staging_bytes`].
     pub(super) fn staging(&self, rank: Rank) -> *mut u8 {
-        assert!(rank < self.geometry.ranks);
-        self.at(self.geometry.staging_start + rank * self.geometry.staging_bytes)
+        let slot = self.members.slot(rank);
+        assert!(slot < self.geometry.ranks);
+        self.at(self.geometry.staging_start + slot * self.geometry.staging_bytes)
     }
 
     pub(super) fn ring_control(&self, source: Rank, destination: Rank, lane: Lane) -> &RingControl {
+        let (source, destination) = (self.members.slot(source), self.members.slot(destination));
         assert!(source < self.geometry.ranks && destination < self.geometry.ranks);
         // SAFETY: the offset lies inside the rings for ranks below `ranks`; otherwise as in `block`.
         unsafe { &*self.at(self.geometry.ring_start(source, destination, lane)).cast() }
     }
 
     pub(super) fn ring_data(&self, source: Rank, destination: Rank, lane: Lane) -> *mut u8 {
+        let (source, destination) = (self.members.slot(source), self.members.slot(destination));
         assert!(source < self.geometry.ranks && destination < self.geometry.ranks);
         self.at(self.geometry.ring_start(source, destination, lane) + size_of::<RingControl>())
     }
@@ -417,8 +439,8 @@ impl Arena {
             }
             return;
         }
-        for rank in 0..self.geometry.ranks {
-            self.block(rank).bell.ring();
+        for slot in 0..self.geometry.ranks {
+            self.block_at(slot).bell.ring();
         }
     }
 
@@ -436,8 +458,9 @@ impl Arena {
 
     /// Wakes those peers of `rank` that may be sleeping until it does something.
     pub fn ring_peers(&self, rank: Rank) {
-        for peer in (0..self.geometry.ranks).filter(|peer| *peer != rank) {
-            self.block(peer).bell.ring();
+        let own = self.members.slot(rank);
+        for slot in (0..self.geometry.ranks).filter(|slot| *slot != own) {
+            self.block_at(slot).bell.ring();
         }
     }
 

@@ -204,7 +204,8 @@ impl LentMemory {
 
     /// Lends no more: when this returns, no peer reads this rank's memory and none will.
     pub fn close(&self) {
-        for peer in (0..self.reach.len()).filter(|peer| *peer != self.rank) {
+        let members = self.arena.members();
+        for peer in (0..self.reach.len()).filter(|peer| *peer != self.rank && members.has(*peer)) {
             let lease = &self.arena.ring_control(self.rank, peer, Lane::Collective).lease;
             lease.close(|| false, crate::os::cpu::yield_now);
         }

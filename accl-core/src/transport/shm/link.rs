@@ -269,7 +269,8 @@ impl RingReceiver {
         if self.current.is_none() {
             let Some(record) = self.record()? else { return Ok(None) };
             let scale = (record.has_scale != 0).then_some(Scalar(record.scale));
-            let head = MessageHead { bytes: record.message_bytes as usize, tag: record.tag, scale };
+            let head =
+                MessageHead { bytes: record.message_bytes as usize, tag: record.tag, scale, call: None };
             let lent = (record.kind == LENT).then_some(record.address);
             let record_bytes = record.payload_bytes as usize;
             self.current = Some(Current { head, consumed: 0, lent, record_bytes, record_consumed: 0 });

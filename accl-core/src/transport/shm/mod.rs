@@ -6,6 +6,7 @@
 mod arena;
 mod lent;
 mod link;
+mod members;
 mod pull;
 
 pub use arena::{
@@ -14,6 +15,7 @@ pub use arena::{
 };
 pub use lent::{LentMemory, Place};
 pub use link::{RingReceiver, RingSender};
+pub use members::Members;
 pub use pull::{Reach, can_read, copy as pull};
 
 use crate::error::Result;
@@ -25,23 +27,26 @@ use std::sync::Arc;
 /// copies cost less than a system call.
 pub const LEND_ABOVE_BYTES: usize = 48 << 10;
 
-/// Makes an arena for `ranks`, and the file by which other processes can map it.
-pub fn create(ranks: usize) -> Result<(Arc<Arena>, OwnedFd)> {
-    let geometry = Geometry::for_ranks(ranks);
+/// Makes an arena for the ranks of this host, and the file by which other processes can map it.
+pub fn create(members: impl Into<Members>) -> Result<(Arc<Arena>, OwnedFd)> {
+    let members = members.into();
+    let geometry = Geometry::for_ranks(members.local());
     let file = nameless_file("accl-arena", geometry.total_bytes())?;
     let mapping = Mapping::of_file(file.as_fd(), geometry.total_bytes())?;
-    Ok((Arena::create(mapping, geometry)?, file))
+    Ok((Arena::create(mapping, geometry, members)?, file))
 }
 
-/// Maps an arena that another process made for `ranks`.
-pub fn open(file: BorrowedFd<'_>, ranks: usize) -> Result<Arc<Arena>> {
-    let geometry = Geometry::for_ranks(ranks);
+/// Maps an arena that another process made for the same ranks.
+pub fn open(file: BorrowedFd<'_>, members: impl Into<Members>) -> Result<Arc<Arena>> {
+    let members = members.into();
+    let geometry = Geometry::for_ranks(members.local());
     let bytes = crate::os::mapping::file_bytes(file)?;
     if bytes < geometry.total_bytes() {
         return Err(crate::Error::internal(format!(
-            "a shared memory file of {bytes} bytes, need {} for {ranks} ranks",
-            geometry.total_bytes()
+            "a shared memory file of {bytes} bytes, need {} for {} ranks",
+            geometry.total_bytes(),
+            members.local()
         )));
     }
-    Arena::open(Mapping::of_file(file, geometry.total_bytes())?, geometry)
+    Arena::open(Mapping::of_file(file, geometry.total_bytes())?, geometry, members)
 }

@@ -1,0 +1,14 @@
+//! TCP: links between ranks of different hosts.
+//!
+//! A link is one connection for each pair of ranks and kind of message, made when it is first needed: the lower rank dials,
+//! the higher one is dialled. Messages are written straight from user memory and, where the plan allows, read straight
+//! into it; in between there is nothing but the kernel's socket buffers, whose size bounds what is under way.
+//!
+//! Nothing here waits, except for the dialling. Whoever wants to sleep has `wake` ring its bell.
+
+mod link;
+mod network;
+pub mod wake;
+
+pub use link::{TcpReceiver, TcpSender};
+pub use network::{GiveUp, Link, Network};
