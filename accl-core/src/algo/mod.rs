@@ -19,6 +19,7 @@ mod check;
 pub use cost::{BOARD_MOST_BYTES, Pull, Shape, Thresholds, Way, predict, sizes};
 pub use plan::{Buffer, Operand, Plan, Span, Step};
 pub use reading::{Folding, reads};
+pub(crate) use select::contributed_blocks;
 pub use select::{Algorithm, Choice, Facts, select};
 
 use crate::types::{Collective, Rank};

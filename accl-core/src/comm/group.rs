@@ -5,7 +5,7 @@
 
 use super::Communicator;
 use crate::engine::{
-    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit,
+    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit, submit_call,
 };
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -128,7 +128,10 @@ pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&H
             GROUP.with_borrow_mut(|group| group.calls.push(Pending { communicator, work, stream }));
             Ok(())
         }
-        Work::Collective(call) if stream.is_none() => run_call(&communicator.joined()?.seat, &call),
+        Work::Collective(call) => match stream {
+            None => run_call(&communicator.joined()?.seat, &call),
+            Some(stream) => submit_call(stream, &communicator.joined()?.seat, &call),
+        },
         work => {
             carry_out(vec![Pending { communicator: communicator.clone(), work, stream: stream.cloned() }])
         }
@@ -231,8 +234,13 @@ struct Share {
 }
 
 fn carry_out(calls: Vec<Pending>) -> Result<()> {
-    if calls.is_empty() {
-        return Ok(());
+    match &calls[..] {
+        [] => return Ok(()),
+        // What frameworks do: a group around each call.
+        [Pending { communicator, work: Work::Collective(call), stream: Some(stream) }] => {
+            return submit_call(stream, &communicator.joined()?.seat, call);
+        }
+        _ => {}
     }
     let mut streams: Vec<HostStream> = Vec::new();
     let mut waits = false;

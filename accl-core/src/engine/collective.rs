@@ -280,7 +280,7 @@ impl CollectiveOp {
                     Choice::Reading => size_of::<Regions>(),
                     Choice::Passing | Choice::Planned(_) => 0,
                 };
-                let behind = (self.sequence + 1).saturating_sub(board::depth_for(bytes) as u64);
+                let behind = (self.sequence + 1).saturating_sub(board::lead_for(bytes) as u64);
                 missing.extend(
                     (0..ranks).filter(|peer| *peer != rank && !fabric.board.has_posted(*peer, behind)),
                 );

@@ -9,8 +9,8 @@ mod link;
 mod pull;
 
 pub use arena::{
-    Arena, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane, RankBlock,
-    RankState, Waiting,
+    Arena, BOARD_AHEAD, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane,
+    RankBlock, RankState, Waiting,
 };
 pub use lent::LentMemory;
 pub use link::{RingReceiver, RingSender};
