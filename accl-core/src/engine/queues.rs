@@ -17,6 +17,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// While launches are under way, every so many looks new ones are accepted.
+const LOOKS: u32 = 8;
+
 /// One rank's part of a group.
 #[derive(Debug)]
 struct RunningPart {
@@ -281,20 +284,20 @@ impl Queues {
     }
 
     pub(super) fn serve(mut self, engine: &'static Engine) {
-        let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
+        // The threads that queue want the same cores.
+        let patience = Patience::for_ranks(2 * cpu::available_cores(), cpu::available_cores());
         let mut backoff = Backoff::new(patience, patience.spins());
+        let mut looks = 0u32;
         loop {
-            if self.look(engine) {
+            looks = looks.wrapping_add(1);
+            // Who queues and this thread take the inbox from each other's cache: seldom, unless there is nothing else.
+            let accepted = (self.queues.is_empty() || looks.is_multiple_of(LOOKS)) && self.accept(engine);
+            if accepted | self.end_aborted(engine) | self.poll() {
                 backoff.reset();
             } else if self.queues.is_empty() || backoff.pause() == Pause::Sleep {
                 self.sleep(engine);
             }
         }
-    }
-
-    /// Does everything that can be done; true if anything moved.
-    fn look(&mut self, engine: &Engine) -> bool {
-        self.accept(engine) | self.end_aborted(engine) | self.poll()
     }
 
     /// The queue of a stream, which has one from now on.
@@ -450,7 +453,7 @@ impl Queues {
             .map(|bell| (bell, bell.arm()))
             .collect();
         // The last look, as in `drive`.
-        if !self.look(engine) {
+        if !(self.accept(engine) | self.end_aborted(engine) | self.poll()) {
             let mut words = vec![(engine.bell.word(), rings)];
             words.extend(bells.iter().map(|(bell, rings)| (bell.word(), *rings)));
             futex::wait_any(&words, if self.queues.is_empty() { self.trim(engine) } else { LOOK_AROUND });

@@ -94,7 +94,7 @@ impl Part {
 pub fn submit(streams: &[HostStream], parts: Vec<Part>) -> Result<()> {
     let engine = Engine::of_process()?;
     let streams: Vec<_> = streams.iter().map(|stream| stream.0.clone()).collect();
-    let mut inbox = engine.inbox.lock();
+    let mut inbox = engine.inbox.0.lock();
     for stream in &streams {
         stream.progress.queue();
     }
@@ -110,7 +110,7 @@ pub fn submit(streams: &[HostStream], parts: Vec<Part>) -> Result<()> {
 /// queued.
 pub fn submit_call(stream: &HostStream, seat: &Arc<Seat>, call: &Call) -> Result<()> {
     let engine = Engine::of_process()?;
-    let mut inbox = engine.inbox.lock();
+    let mut inbox = engine.inbox.0.lock();
     let before = [stream.0.progress.queue(), seat.launches.queue()];
     inbox.push_call(&stream.0, seat, before[1], call);
     // Release: pairs with `Engine::take`.
@@ -205,7 +205,8 @@ impl Inbox {
 /// The thread that serves all streams, as seen by others.
 #[derive(Debug)]
 pub(super) struct Engine {
-    inbox: Mutex<Inbox>,
+    /// Apart from what the thread looks at all the time.
+    inbox: Apart<Mutex<Inbox>>,
     /// True while there is something in the inbox.
     full: AtomicBool,
     pub(super) bell: Bell,
@@ -214,6 +215,11 @@ pub(super) struct Engine {
     pid: u32,
     started: AtomicBool,
 }
+
+/// In cache lines of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Apart<T>(T);
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
 
@@ -232,7 +238,7 @@ impl Engine {
     fn start() -> Result<&'static Self> {
         static STARTING: Mutex<()> = Mutex::new(());
         let engine = ENGINE.get_or_init(|| Self {
-            inbox: Mutex::new(Inbox::new()),
+            inbox: Apart(Mutex::new(Inbox::new())),
             full: AtomicBool::new(false),
             bell: Bell::new(),
             aborts: AtomicU64::new(0),
@@ -259,7 +265,7 @@ impl Engine {
         if !self.full.load(Ordering::Acquire) {
             return false;
         }
-        let mut inbox = self.inbox.lock();
+        let mut inbox = self.inbox.0.lock();
         std::mem::swap(&mut *inbox, empty);
         self.full.store(false, Ordering::Relaxed);
         true
@@ -267,6 +273,6 @@ impl Engine {
 
     /// Gives back what only a long queue needed.
     pub(super) fn trim(&self) {
-        self.inbox.lock().trim();
+        self.inbox.0.lock().trim();
     }
 }

@@ -6,26 +6,30 @@
 use super::bell::Bell;
 use super::prim::{AtomicU64, Ordering};
 
-/// Two counts, and a bell for those who wait until they are equal.
+/// Two counts, and a bell for those who wait until they are equal. Who queues and who completes write to cache lines of
+/// their own.
 #[derive(Debug, Default)]
 pub struct Progress {
-    queued: AtomicU64,
-    done: AtomicU64,
-    idle: Bell,
+    queued: Line<AtomicU64>,
+    done: Line<(AtomicU64, Bell)>,
 }
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line<T>(T);
 
 impl Progress {
     /// Adds one; returns how many were queued before.
     #[inline]
     pub fn queue(&self) -> u64 {
-        self.queued.fetch_add(1, Ordering::AcqRel)
+        self.queued.0.fetch_add(1, Ordering::AcqRel)
     }
 
     /// How many are done.
     #[inline]
     pub fn done(&self) -> u64 {
         // Acquire: pairs with `complete`; what was done is seen with it.
-        self.done.load(Ordering::Acquire)
+        self.done.0.0.load(Ordering::Acquire)
     }
 
     /// True if everything queued is done.
@@ -33,22 +37,22 @@ impl Progress {
     pub fn is_idle(&self) -> bool {
         // `done` first: it never overtakes `queued`, so that equality was true when `done` was read or later.
         let done = self.done();
-        done == self.queued.load(Ordering::Acquire)
+        done == self.queued.0.load(Ordering::Acquire)
     }
 
     /// `count` more are done. Called by one thread only. True if somebody may sleep who is to be woken: then wake
     /// [`Bell::word`] of [`Progress::idle`].
     #[inline]
     pub fn must_wake(&self, count: u64) -> bool {
-        let done = self.done.load(Ordering::Relaxed) + count;
+        let done = self.done.0.0.load(Ordering::Relaxed) + count;
         // Release: pairs with `done`.
-        self.done.store(done, Ordering::Release);
-        done == self.queued.load(Ordering::Acquire) && self.idle.must_wake()
+        self.done.0.0.store(done, Ordering::Release);
+        done == self.queued.0.load(Ordering::Acquire) && self.idle().must_wake()
     }
 
     /// The bell that rings when everything is done.
     pub fn idle(&self) -> &Bell {
-        &self.idle
+        &self.done.0.1
     }
 
     /// `count` more are done; wakes who waits if nothing is left. Called by one thread only.
@@ -56,7 +60,7 @@ impl Progress {
     #[cfg(not(loom))]
     pub fn complete(&self, count: u64) {
         if self.must_wake(count) {
-            crate::os::futex::wake_all(self.idle.word());
+            crate::os::futex::wake_all(self.idle().word());
         }
     }
 
@@ -64,11 +68,11 @@ impl Progress {
     #[cfg(not(loom))]
     pub fn wait(&self) {
         while !self.is_idle() {
-            let rings = self.idle.arm();
+            let rings = self.idle().arm();
             if !self.is_idle() {
-                crate::os::futex::wait(self.idle.word(), rings, std::time::Duration::from_secs(3600));
+                crate::os::futex::wait(self.idle().word(), rings, std::time::Duration::from_secs(3600));
             }
-            self.idle.disarm();
+            self.idle().disarm();
         }
     }
 }
