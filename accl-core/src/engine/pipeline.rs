@@ -177,3 +177,153 @@ fn hull(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
         _ => one.start.min(other.start)..one.end.max(other.end),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+    use crate::algo::Facts;
+    use crate::config::{Settings, Source};
+    use crate::engine::{Fabric, Operator};
+    use crate::memory::Scratch;
+    use crate::transport::mem;
+    use crate::transport::shm::Reach;
+    use crate::types::{Collective, DataType, ReduceOp};
+
+    /// One rank: a row of calls on its own memory, 32-bit integers that begin as 1, 2, 3, …
+    struct Rank {
+        endpoint: Endpoint,
+        memory: Scratch,
+        calls: VecDeque<Call>,
+        pipeline: Pipeline,
+    }
+
+    const ELEMS: i32 = 400;
+
+    /// Two ranks that make AllReduces of `count_elems` from one place to another, both given in elements.
+    fn ranks(count_elems: usize, places: &[(usize, usize)]) -> [Rank; 2] {
+        let arena = mem::arena(2).unwrap();
+        let settings = Settings::from_source(&Source::of_pairs(&[])).unwrap();
+        [0, 1].map(|rank| {
+            let fabric = Fabric::new(&arena, rank, &[Reach::SameProcess; 2]);
+            let facts = Facts::for_tests(&settings);
+            let endpoint = Endpoint::new(rank, 2, Some(fabric), facts, 1 << 18);
+            let mut memory = Scratch::default();
+            let bytes: Vec<u8> = (1..=ELEMS).flat_map(i32::to_ne_bytes).collect();
+            let start = memory.fill(&bytes);
+            let call = |(from, to): &(usize, usize)| Call {
+                kind: Collective::AllReduce,
+                dtype: DataType::Int32,
+                operator: Operator::plain(ReduceOp::Sum),
+                root: 0,
+                count_elems,
+                send: start.byte_add(4 * from),
+                recv: start.byte_add(4 * to),
+            };
+            let calls = places.iter().map(call).collect();
+            Rank { endpoint, memory, calls, pipeline: Pipeline::default() }
+        })
+    }
+
+    impl Rank {
+        /// Polls; returns how many calls are finished and how many are posted.
+        fn poll(&mut self) -> (usize, usize) {
+            let (advance, outcome) = self.pipeline.poll(&self.calls, self.calls.len(), &mut self.endpoint);
+            outcome.unwrap();
+            self.calls.drain(..advance.finished);
+            (advance.finished, self.pipeline.posted)
+        }
+
+        fn value(&self, elem: usize) -> i32 {
+            let bytes = self.memory.read(4 * ELEMS as usize);
+            i32::from_ne_bytes(bytes[4 * elem..4 * elem + 4].try_into().unwrap())
+        }
+    }
+
+    #[test]
+    fn calls_are_posted_before_the_first_is_finished() {
+        let places: Vec<_> = (0..100).map(|at| (at, 100 + at)).collect();
+        let [mut a, mut b] = ranks(1, &places);
+        assert_eq!(a.poll(), (0, BOARD_AHEAD));
+        assert_eq!(a.poll(), (0, BOARD_AHEAD));
+        // The other finds all of them, and posts as many again.
+        assert_eq!(b.poll(), (BOARD_AHEAD, BOARD_AHEAD));
+        assert_eq!(a.poll(), (MOST_AT_ONCE, 0));
+        assert_eq!(b.poll(), (BOARD_AHEAD, BOARD_AHEAD));
+        assert_eq!(a.poll(), (BOARD_AHEAD, 100 - MOST_AT_ONCE - BOARD_AHEAD));
+        assert_eq!(b.poll(), (100 - MOST_AT_ONCE, 0));
+        assert_eq!(a.poll(), (100 - MOST_AT_ONCE - BOARD_AHEAD, 0));
+        for rank in [a, b] {
+            assert!((0..100).all(|at| rank.value(100 + at) == 2 * (at as i32 + 1)));
+        }
+    }
+
+    #[test]
+    fn a_call_that_reads_a_result_waits_for_it() {
+        // The third reads what the first writes, the fourth works in place.
+        let [mut a, mut b] = ranks(2, &[(0, 10), (2, 12), (11, 20), (20, 20)]);
+        assert_eq!(a.poll(), (0, 2));
+        assert_eq!(b.poll(), (2, 1));
+        assert_eq!(a.poll(), (3, 1));
+        assert_eq!(b.poll(), (2, 0));
+        assert_eq!(a.poll(), (1, 0));
+        for rank in [a, b] {
+            // 2 and 3 twice; then those once more; then once more.
+            assert_eq!((rank.value(10), rank.value(11), rank.value(12)), (2, 4, 6));
+            assert_eq!((rank.value(20), rank.value(21)), (4 * 4, 4 * 6));
+        }
+    }
+
+    #[test]
+    fn nothing_is_posted_behind_more_data_than_a_head_holds() {
+        let [mut a, mut b] = ranks(9, &[(0, 100), (10, 110), (20, 120)]);
+        assert_eq!(a.poll(), (0, 1));
+        assert_eq!(b.poll(), (1, 1));
+        assert_eq!(a.poll(), (2, 1));
+        assert_eq!(b.poll(), (2, 0));
+        assert_eq!(a.poll(), (1, 0));
+        assert_eq!([a.value(100), a.value(128), b.value(128)], [2, 58, 58]);
+    }
+
+    #[test]
+    fn larger_calls_take_their_turn_between_small_ones() {
+        let [mut a, mut b] = ranks(1, &[(0, 100), (1, 101), (2, 102)]);
+        for rank in [&mut a, &mut b] {
+            // No simple call: its buffers overlap.
+            rank.calls[1].count_elems = 4;
+            rank.calls[1].recv = rank.calls[1].send.byte_add(4);
+        }
+        assert_eq!(a.poll(), (0, 1));
+        assert_eq!(b.poll(), (1, 0));
+        assert!(b.pipeline.single.has_begun());
+        assert_eq!(a.poll(), (2, 1));
+        assert_eq!(b.poll(), (2, 0));
+        assert_eq!(a.poll(), (1, 0));
+        // 2, 3, 4, 5 twice, one place further; the last call reads the first of them.
+        assert_eq!([a.value(100), a.value(1), a.value(2), a.value(5), a.value(102)], [2, 2, 4, 10, 8]);
+        assert_eq!([b.value(2), b.value(102)], [4, 8]);
+    }
+
+    #[test]
+    fn ranks_that_disagree_finish_what_was_before() {
+        let [mut a, mut b] = ranks(1, &[(0, 100), (1, 101), (2, 102), (3, 103)]);
+        b.calls[2].operator = Operator::plain(ReduceOp::Max);
+        assert_eq!(a.poll(), (0, 4));
+        for rank in [b, a] {
+            let Rank { mut endpoint, calls, mut pipeline, .. } = rank;
+            let (advance, outcome) = pipeline.poll(&calls, calls.len(), &mut endpoint);
+            let error = outcome.unwrap_err();
+            assert_eq!((advance.finished, error.kind()), (2, ErrorKind::InvalidUsage));
+            assert!(error.text().contains("collective #3"), "{error}");
+        }
+    }
+
+    #[test]
+    fn ranges_that_are_empty_lie_anywhere() {
+        assert!(overlap(&(2..4), &(3..9)) && !overlap(&(2..4), &(4..9)) && !overlap(&(0..0), &(0..9)));
+        assert_eq!(
+            [hull(&(2..4), &(8..9)), hull(&(5..5), &(8..9)), hull(&(2..4), &(0..0))],
+            [2..9, 8..9, 2..4]
+        );
+    }
+}
