@@ -86,7 +86,10 @@ impl Rank {
                 };
                 let queued = median(rounds[WARM_UP..].iter().map(|round| round.0).collect());
                 let done = median(rounds[WARM_UP..].iter().map(|round| round.1).collect());
-                println!("{what:28} {queued:6.0} ns to queue, {done:6.0} ns in all: {:.2} M/s", 1000.0 / done);
+                println!(
+                    "{what:28} {queued:6.0} ns to queue, {done:6.0} ns in all: {:.2} M/s",
+                    1000.0 / done
+                );
             }
         }
     }

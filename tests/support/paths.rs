@@ -85,8 +85,10 @@ impl Pair {
                 assert_eq!(code, ncclSuccess);
             }
         }
-        // SAFETY: streams of this library.
-        streams.map(|stream| assert_eq!(unsafe { acclStreamSynchronize(stream) }, ncclSuccess));
+        for stream in streams {
+            // SAFETY: a stream of this library.
+            assert_eq!(unsafe { acclStreamSynchronize(stream) }, ncclSuccess);
+        }
         assert!(self.recv.iter().all(|recv| recv[0] == 3.0));
     }
 
