@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Calls that are finished before others get a look.
-const MOST_AT_ONCE: usize = 64;
+const MOST_AT_ONCE: usize = 2 * BOARD_AHEAD;
 
 /// How far a row of calls is.
 #[derive(Debug, Default)]
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn calls_are_posted_before_the_first_is_finished() {
-        let places: Vec<_> = (0..100).map(|at| (at, 100 + at)).collect();
+        let places: Vec<_> = (0..200).map(|at| (at, 200 + at)).collect();
         let [mut a, mut b] = ranks(1, &places);
         assert_eq!(a.poll(), (0, BOARD_AHEAD));
         assert_eq!(a.poll(), (0, BOARD_AHEAD));
@@ -250,11 +250,11 @@ mod tests {
         assert_eq!(b.poll(), (BOARD_AHEAD, BOARD_AHEAD));
         assert_eq!(a.poll(), (MOST_AT_ONCE, 0));
         assert_eq!(b.poll(), (BOARD_AHEAD, BOARD_AHEAD));
-        assert_eq!(a.poll(), (BOARD_AHEAD, 100 - MOST_AT_ONCE - BOARD_AHEAD));
-        assert_eq!(b.poll(), (100 - MOST_AT_ONCE, 0));
-        assert_eq!(a.poll(), (100 - MOST_AT_ONCE - BOARD_AHEAD, 0));
+        assert_eq!(a.poll(), (BOARD_AHEAD, 200 - MOST_AT_ONCE - BOARD_AHEAD));
+        assert_eq!(b.poll(), (200 - MOST_AT_ONCE, 0));
+        assert_eq!(a.poll(), (200 - MOST_AT_ONCE - BOARD_AHEAD, 0));
         for rank in [a, b] {
-            assert!((0..100).all(|at| rank.value(100 + at) == 2 * (at as i32 + 1)));
+            assert!((0..200).all(|at| rank.value(200 + at) == 2 * (at as i32 + 1)));
         }
     }
 

@@ -185,12 +185,13 @@ impl Seat {
     #[inline]
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, Endpoint> {
         loop {
-            self.wait_queued();
             let endpoint = self.endpoint.lock();
-            // What was queued meanwhile may be on its way: the board knows this rank to finish in order.
+            // Asked with the lock: what is queued may be on its way, and the board knows this rank to finish in order.
             if !self.has_queued() {
                 return endpoint;
             }
+            drop(endpoint);
+            self.wait_queued();
         }
     }
 

@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn nobody_runs_further_ahead_than_the_board_is_deep() {
         let data = [0; 100];
-        for (bytes, lead) in [(0, 33), (32, 33), (33, 8)] {
+        for (bytes, lead) in [(0, 65), (32, 65), (33, 8)] {
             let arena = mem::arena(2).unwrap();
             let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
             let mut sequence = 1;

@@ -29,9 +29,9 @@ use crate::types::Rank;
 use std::sync::Arc;
 
 /// How many operations the board keeps of each rank, where their data fits into the heads.
-pub const BOARD_DEPTH: usize = 64;
+pub const BOARD_DEPTH: usize = 128;
 /// How many of them a rank may have posted before it is done with the first.
-pub const BOARD_AHEAD: usize = 32;
+pub const BOARD_AHEAD: usize = 64;
 /// How many operations the board keeps of those with more data. A rank is done with one before it posts the next.
 pub const BOARD_DATA_DEPTH: usize = 8;
 /// Bytes that one rank can post on the board beside its head.
