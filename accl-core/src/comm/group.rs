@@ -122,18 +122,26 @@ pub(super) fn is_open() -> bool {
 /// Carries a call out, or keeps it until the group ends.
 #[inline]
 pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
-    match work {
-        _ if is_open() => {
-            let (communicator, stream) = (communicator.clone(), stream.cloned());
-            GROUP.with_borrow_mut(|group| group.calls.push(Pending { communicator, work, stream }));
-            Ok(())
+    match (work, stream) {
+        (Work::Collective(call), None) if !is_open() => run_call(&communicator.joined()?.seat, &call),
+        (work, stream) => perform_otherwise(communicator, work, stream),
+    }
+}
+
+/// The same for all but lone calls without a stream, which are not to pay for the rest.
+#[inline(never)]
+fn perform_otherwise(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
+    match (work, stream) {
+        (Work::Collective(call), Some(stream)) if !is_open() => {
+            submit_call(stream, &communicator.joined()?.seat, &call)
         }
-        Work::Collective(call) => match stream {
-            None => run_call(&communicator.joined()?.seat, &call),
-            Some(stream) => submit_call(stream, &communicator.joined()?.seat, &call),
-        },
-        work => {
-            carry_out(vec![Pending { communicator: communicator.clone(), work, stream: stream.cloned() }])
+        (work, stream) => {
+            let pending = Pending { communicator: communicator.clone(), work, stream: stream.cloned() };
+            if is_open() {
+                GROUP.with_borrow_mut(|group| group.calls.push(pending));
+                return Ok(());
+            }
+            carry_out(vec![pending])
         }
     }
 }

@@ -341,7 +341,7 @@ impl Operation for CollectiveOp {
 }
 
 /// The call as it is posted.
-#[inline]
+#[inline(always)]
 pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> PostedCall {
     let segment_code = || {
         let segment_bytes = endpoint.request(call).segment_elems * call.dtype.size_bytes();

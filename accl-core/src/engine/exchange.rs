@@ -31,8 +31,9 @@ impl<'a> Exchange<'a> {
         Some(exchange)
     }
 
-    /// The same for one of several calls: the peers are to be woken afterwards.
-    #[inline]
+    /// The same for one of several calls: the peers are to be woken afterwards. Inlined at both of its places: a lone call
+    /// should not pay for there being another.
+    #[inline(always)]
     pub(super) fn post_quietly(call: &'a Call, endpoint: &mut Endpoint) -> Option<Self> {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
         let simple = endpoint.facts.exchanges(call.kind, call.count_bytes())
@@ -67,7 +68,8 @@ impl<'a> Exchange<'a> {
 }
 
 impl Operation for Exchange<'_> {
-    #[inline]
+    // As `post_quietly`.
+    #[inline(always)]
     fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
         let Self { call, sequence, posted, agreed } = self;
         let rank = endpoint.rank;
