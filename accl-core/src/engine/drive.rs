@@ -236,6 +236,9 @@ fn all_turns<'a>(jobs: &[(&'a Seat, Job<'a>)]) -> Vec<Running<'a>> {
         if !jobs.iter().any(|(seat, _)| seat.has_queued()) {
             return running;
         }
+        drop(running);
+        // As in `Seat::take_turn`.
+        super::stream::wake();
     }
 }
 

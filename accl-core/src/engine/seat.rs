@@ -191,6 +191,8 @@ impl Seat {
                 return endpoint;
             }
             drop(endpoint);
+            // Its thread may just have found the endpoint taken.
+            super::stream::wake();
             self.wait_queued();
         }
     }
