@@ -1,5 +1,5 @@
 //! Host streams, as those see them who put something there. Launches go through one inbox to the thread that serves all
-//! streams of the process ([`super::queues`]).
+//! streams of the process (`queues`).
 //!
 //! A launch is what one group puts on its streams. It begins when it is at the head of each of its streams and
 //! of each of its seats; seats keep launches of one communicator in the order of their calls, whatever the
