@@ -493,7 +493,7 @@ fn settings_that_differ_are_everybodys_error() {
         "ACCL_PASS_BYTES=100",
         "ACCL_STAGE_BYTES=100",
     ] {
-        let cluster = Cluster::new(3, 1).argument(setting);
+        let cluster = Cluster::new(3, 1).argument(setting).env("ACCL_STAGE_BYTES", "1G");
         cluster.run("settings_differ");
     }
 }

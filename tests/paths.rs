@@ -64,6 +64,13 @@ fn child() {
             drop(std::hint::black_box(vec![0u8; 100]));
             assert_eq!(ALLOCATIONS.get(), before + 1, "the count counts");
         }
+        "streams" => {
+            let streams = Pair::streams();
+            pair.all_reduce_on(streams, 100);
+            let before = ALLOCATIONS.get();
+            (0..20).for_each(|_| pair.all_reduce_on(streams, 400));
+            assert_eq!(ALLOCATIONS.get(), before);
+        }
         "calls" => {
             forbid_system_calls();
             small_calls(&mut pair);
@@ -88,6 +95,12 @@ fn run(what: &str) -> std::process::Output {
 #[test]
 fn small_calls_allocate_nothing() {
     let output = run("allocations");
+    assert_eq!(output.status.code(), Some(DONE), "{output:?}");
+}
+
+#[test]
+fn calls_on_streams_allocate_nothing() {
+    let output = run("streams");
     assert_eq!(output.status.code(), Some(DONE), "{output:?}");
 }
 

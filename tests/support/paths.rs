@@ -7,10 +7,11 @@
 #![allow(dead_code, unreachable_pub)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use accl_sys::abi::{ncclComm_t, ncclFloat32, ncclSuccess, ncclSum};
+use accl_sys::abi::{cudaStream_t, ncclComm_t, ncclFloat32, ncclSuccess, ncclSum};
 use accl_sys::collectives::{ncclAllReduce, ncclBroadcast, ncclReduce};
 use accl_sys::group::{ncclGroupEnd, ncclGroupStart};
 use accl_sys::management::ncclCommInitAll;
+use accl_sys::streams::{acclStreamCreate, acclStreamSynchronize};
 use std::ptr::{null, null_mut};
 
 /// Calls of each rank in a row. Fewer than a rank may be ahead of another.
@@ -60,6 +61,35 @@ impl Pair {
             }
         }
         assert!(self.recv[1][..count].iter().all(|value| *value == 3.0));
+    }
+
+    /// Two streams.
+    pub fn streams() -> [cudaStream_t; 2] {
+        [0, 1].map(|_| {
+            let mut stream = null_mut();
+            // SAFETY: a place for the handle.
+            let code = unsafe { acclStreamCreate(&raw mut stream) };
+            assert_eq!(code, ncclSuccess);
+            stream
+        })
+    }
+
+    /// Both ranks queue an AllReduce of one element `calls` times, each rank on its stream, and wait.
+    pub fn all_reduce_on(&mut self, streams: [cudaStream_t; 2], calls: usize) {
+        for rank in [0, 1] {
+            let (send, recv) = (self.send[rank].as_ptr().cast(), self.recv[rank].as_mut_ptr().cast());
+            for _ in 0..calls {
+                let comm = self.comms[rank];
+                // SAFETY: the buffers hold an element until the stream is done.
+                let code = unsafe { ncclAllReduce(send, recv, 1, ncclFloat32, ncclSum, comm, streams[rank]) };
+                assert_eq!(code, ncclSuccess);
+            }
+        }
+        for stream in streams {
+            // SAFETY: a stream of this library.
+            assert_eq!(unsafe { acclStreamSynchronize(stream) }, ncclSuccess);
+        }
+        assert!(self.recv.iter().all(|recv| recv[0] == 3.0));
     }
 
     /// Both ranks' AllReduce in one group, [`CALLS`] times: the general way, with a plan beyond the one-step path.

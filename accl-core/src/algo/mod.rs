@@ -22,6 +22,7 @@ pub use choices::{Choices, Forced, sizes};
 pub use cost::{BOARD_MOST_BYTES, Pull, Shape, Way, predict};
 pub use plan::{Buffer, Operand, Plan, Span, Step};
 pub use reading::{Folding, reads};
+pub(crate) use select::contributed_blocks;
 pub use select::{Algorithm, Choice, Facts, select};
 
 use crate::types::{Collective, Rank};

@@ -239,7 +239,7 @@ fn best_ways(shape: Shape, machine: &Machine) -> Arc<Ways> {
 
 /// Blocks of the call's count that the busiest rank contributes.
 #[inline]
-fn contributed_blocks(kind: Collective, ranks: usize) -> usize {
+pub(crate) fn contributed_blocks(kind: Collective, ranks: usize) -> usize {
     match kind {
         Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => ranks,
         _ => 1,

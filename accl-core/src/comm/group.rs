@@ -5,7 +5,7 @@
 
 use super::Communicator;
 use crate::engine::{
-    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit,
+    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit, submit_call,
 };
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -122,15 +122,26 @@ pub(super) fn is_open() -> bool {
 /// Carries a call out, or keeps it until the group ends.
 #[inline]
 pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
-    match work {
-        _ if is_open() => {
-            let (communicator, stream) = (communicator.clone(), stream.cloned());
-            GROUP.with_borrow_mut(|group| group.calls.push(Pending { communicator, work, stream }));
-            Ok(())
+    match (work, stream) {
+        (Work::Collective(call), None) if !is_open() => run_call(&communicator.joined()?.seat, &call),
+        (work, stream) => perform_otherwise(communicator, work, stream),
+    }
+}
+
+/// The same for all but lone calls without a stream, which are not to pay for the rest.
+#[inline(never)]
+fn perform_otherwise(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
+    match (work, stream) {
+        (Work::Collective(call), Some(stream)) if !is_open() => {
+            submit_call(stream, &communicator.joined()?.seat, &call)
         }
-        Work::Collective(call) if stream.is_none() => run_call(&communicator.joined()?.seat, &call),
-        work => {
-            carry_out(vec![Pending { communicator: communicator.clone(), work, stream: stream.cloned() }])
+        (work, stream) => {
+            let pending = Pending { communicator: communicator.clone(), work, stream: stream.cloned() };
+            if is_open() {
+                GROUP.with_borrow_mut(|group| group.calls.push(pending));
+                return Ok(());
+            }
+            carry_out(vec![pending])
         }
     }
 }
@@ -231,8 +242,13 @@ struct Share {
 }
 
 fn carry_out(calls: Vec<Pending>) -> Result<()> {
-    if calls.is_empty() {
-        return Ok(());
+    match &calls[..] {
+        [] => return Ok(()),
+        // What frameworks do: a group around each call.
+        [Pending { communicator, work: Work::Collective(call), stream: Some(stream) }] => {
+            return submit_call(stream, &communicator.joined()?.seat, call);
+        }
+        _ => {}
     }
     let mut streams: Vec<HostStream> = Vec::new();
     let mut waits = false;

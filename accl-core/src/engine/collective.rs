@@ -292,7 +292,7 @@ impl CollectiveOp {
                     Choice::Reading => size_of::<Regions>(),
                     Choice::Passing | Choice::Staging | Choice::Planned(_) => 0,
                 };
-                let behind = (self.sequence + 1).saturating_sub(board::depth_for(bytes) as u64);
+                let behind = (self.sequence + 1).saturating_sub(board::lead_for(bytes) as u64);
                 missing.extend((0..ranks).filter(|peer| {
                     *peer != rank && fabric.is_local(*peer) && !fabric.board.has_posted(*peer, behind)
                 }));
@@ -354,7 +354,7 @@ impl Operation for CollectiveOp {
 }
 
 /// The call as it is posted.
-#[inline]
+#[inline(always)]
 pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> PostedCall {
     let segment_code = || {
         let segment_bytes = endpoint.request(call).segment_elems * call.dtype.size_bytes();

@@ -36,6 +36,22 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// An operation that has begun, and nothing else.
+    pub(super) fn of(op: CollectiveOp) -> Self {
+        Self { collective: Some(op), begun: true, ..Self::default() }
+    }
+
+    /// True once it has been polled.
+    #[inline]
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// The number of the collective operation that is under way, or of the last one.
+    pub(super) fn sequence(&self, endpoint: &Endpoint) -> u64 {
+        self.collective.as_ref().map_or(endpoint.sequence, |op| op.sequence)
+    }
+
     /// Makes what progress it can.
     pub(crate) fn poll(&mut self, job: &Job<'_>, endpoint: &mut Endpoint) -> Result<Poll> {
         let mut advanced = false;
@@ -120,10 +136,6 @@ struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn new(seat: &'a Seat, job: Job<'a>) -> Self {
-        Self::of(seat, seat.endpoint.lock(), job)
-    }
-
     fn of(seat: &'a Seat, endpoint: MutexGuard<'a, Endpoint>, job: Job<'a>) -> Self {
         Self { seat, endpoint, job, work: Work::default(), stall: Stall::default(), outcome: None }
     }
@@ -164,8 +176,7 @@ impl<'a> Running<'a> {
 
 /// Carries out one call of one rank. The way of most calls: nothing is allocated, and the kernel is not asked.
 pub fn run_call(seat: &Seat, call: &Call) -> Result<()> {
-    seat.wait_queued();
-    let mut endpoint = seat.endpoint.lock();
+    let mut endpoint = seat.take_turn();
     let outcome = if let Some(exchange) = Exchange::post(call, &mut endpoint) {
         run_op(seat, endpoint, exchange)
     } else {
@@ -199,8 +210,7 @@ fn run_op(seat: &Seat, mut endpoint: MutexGuard<'_, Endpoint>, mut op: impl Oper
                 let crowded = seat.holds_core_of(op.waits_for_first());
                 let pause = if crowded { backoff.give_way() } else { backoff.pause() };
                 if pause == Pause::Sleep {
-                    let op = Some(op.into_op(endpoint.ranks));
-                    let work = Work { collective: op, begun: true, ..Work::default() };
+                    let work = Work::of(op.into_op(endpoint.ranks));
                     let running = Running { work, ..Running::of(seat, endpoint, Job::default()) };
                     return drive(&mut [running], backoff);
                 }
@@ -216,22 +226,29 @@ fn run_op(seat: &Seat, mut endpoint: MutexGuard<'_, Endpoint>, mut op: impl Oper
 /// Carries out one job for each seat, all at once, and returns when all have ended. The first failure is returned.
 /// Seats must be different, and in the same order in every thread that runs several: see [`super::Seat`].
 pub fn run(jobs: &[(&Seat, Job<'_>)]) -> Result<()> {
-    for (seat, _) in jobs {
-        seat.wait_queued();
-    }
-    let outcome = if let [(seat, job)] = jobs {
-        drive(&mut [Running::new(seat, *job)], seat.backoff())
-    } else {
-        let mut running: Vec<_> = jobs.iter().map(|(seat, job)| Running::new(seat, *job)).collect();
-        match jobs.first() {
-            Some((seat, _)) => drive(&mut running, seat.backoff()),
-            None => Ok(()),
-        }
+    let outcome = match jobs {
+        [] => Ok(()),
+        [(seat, job)] => drive(&mut [Running::of(seat, seat.take_turn(), *job)], seat.backoff()),
+        [(first, _), ..] => drive(&mut all_turns(jobs), first.backoff()),
     };
     if jobs.iter().any(|(seat, _)| seat.has_queued()) {
         super::stream::wake();
     }
     outcome
+}
+
+/// Takes the turns of several seats: all of them, or none while it waits.
+fn all_turns<'a>(jobs: &[(&'a Seat, Job<'a>)]) -> Vec<Running<'a>> {
+    loop {
+        jobs.iter().for_each(|(seat, _)| seat.wait_queued());
+        let running = jobs.iter().map(|(seat, job)| Running::of(seat, seat.endpoint.lock(), *job)).collect();
+        if !jobs.iter().any(|(seat, _)| seat.has_queued()) {
+            return running;
+        }
+        drop(running);
+        // As in `Seat::take_turn`.
+        super::stream::wake();
+    }
 }
 
 fn drive(running: &mut [Running<'_>], mut backoff: Backoff) -> Result<()> {

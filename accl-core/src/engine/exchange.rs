@@ -23,9 +23,18 @@ pub(super) struct Exchange<'a> {
 }
 
 impl<'a> Exchange<'a> {
-    /// Posts a call; none if it is not that simple, and nothing has been done.
+    /// Posts a call and wakes who waits for it; none if it is not that simple, and nothing has been done.
     #[inline]
     pub(super) fn post(call: &'a Call, endpoint: &mut Endpoint) -> Option<Self> {
+        let exchange = Self::post_quietly(call, endpoint)?;
+        endpoint.fabric.as_ref()?.board.ring_peers();
+        Some(exchange)
+    }
+
+    /// The same for one of several calls: the peers are to be woken afterwards. Inlined at both of its places: a lone call
+    /// should not pay for there being another.
+    #[inline(always)]
+    pub(super) fn post_quietly(call: &'a Call, endpoint: &mut Endpoint) -> Option<Self> {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
         let simple = endpoint.facts.exchanges(call.kind, call.count_bytes())
             && call.operator.scale.is_none()
@@ -42,13 +51,25 @@ impl<'a> Exchange<'a> {
         }
         endpoint.sequence = sequence;
         board.post(device, sequence, posted, Scalar::default(), data);
-        board.ring_peers();
         Some(Self { call, sequence, posted, agreed: 0 })
+    }
+
+    /// Operation `sequence`, which has been posted, and has seen that the ranks before `agreed` agree.
+    #[inline]
+    pub(super) fn resume(call: &'a Call, sequence: u64, agreed: Rank, endpoint: &Endpoint) -> Self {
+        Self { call, sequence, posted: posted(call, Choice::Exchange, endpoint), agreed }
+    }
+
+    /// The first rank that is not known to agree.
+    #[inline]
+    pub(super) fn agreed(&self) -> Rank {
+        self.agreed
     }
 }
 
 impl Operation for Exchange<'_> {
-    #[inline]
+    // As `post_quietly`.
+    #[inline(always)]
     fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
         let Self { call, sequence, posted, agreed } = self;
         let rank = endpoint.rank;

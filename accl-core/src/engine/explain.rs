@@ -61,8 +61,8 @@ pub(super) fn disagreement(
     ))
 }
 
-/// Why `missing` ranks have not come, one clause each (at most four).
-pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, missing: &[Rank]) -> String {
+/// Why `missing` ranks have not come to operation `sequence`, one clause each (at most four).
+pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: &[Rank]) -> String {
     let mut clauses = Vec::new();
     for peer in missing.iter().take(4) {
         let who = &seat.peers[*peer];
@@ -77,8 +77,8 @@ pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, missing: &[Rank]) -> Str
             _ if process::is_stopped(who.pid) => write!(clause, " is stopped"),
             RankState::Aborted => write!(clause, " has aborted"),
             RankState::Left => write!(clause, " has destroyed its communicator"),
-            _ if latest > endpoint.sequence => write!(clause, " is ahead, in collective #{latest}"),
-            _ if latest == endpoint.sequence => write!(clause, " has made this call and not finished it"),
+            _ if latest > sequence => write!(clause, " is ahead, in collective #{latest}"),
+            _ if latest == sequence => write!(clause, " has made this call and not finished it"),
             _ if latest == 0 => write!(clause, " has made no collective call yet"),
             _ => write!(clause, " has not made this call, its last was collective #{latest}"),
         };

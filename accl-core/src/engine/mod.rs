@@ -2,7 +2,8 @@
 //!
 //! * [`call`]: what is to be done. * `endpoint`: one rank's links and memory. * `collective`, `transfer`: the state
 //!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
-//!   waits, and notices what never comes. * [`stream`]: the same loop on a thread of its own.
+//!   waits, and notices what never comes. * [`stream`]: what is queued on host streams; `queues`, `pipeline`: the same loop
+//!   on a thread of its own.
 
 pub mod call;
 mod collective;
@@ -11,6 +12,8 @@ mod endpoint;
 mod exchange;
 mod explain;
 mod lanes;
+mod pipeline;
+mod queues;
 mod seat;
 mod steps;
 pub mod stream;
@@ -22,7 +25,7 @@ pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub use lanes::Fabric;
 pub use seat::{Limits, Peer, Seat};
-pub use stream::{HostStream, Part, submit};
+pub use stream::{HostStream, Part, submit, submit_call};
 
 /// What a state machine says when it is polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

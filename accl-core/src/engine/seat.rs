@@ -4,11 +4,12 @@ use super::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::os::cpu;
 use crate::os::process::Watch;
-use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::progress::Progress;
 use crate::sync::wait::{Backoff, Habit, Patience};
 use crate::transport::shm::{Arena, RankState};
 use crate::types::Rank;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -47,9 +48,9 @@ pub struct Seat {
     habit: AtomicU64,
     aborted: AtomicBool,
     error: OnceLock<Error>,
-    /// Launches on host streams that are not done.
-    queued: AtomicUsize,
-    drained: (Mutex<()>, Condvar),
+    /// Launches on host streams that involve this rank. They take turns in this order: one may begin when as many are
+    /// done as were queued before it.
+    pub(super) launches: Progress,
 }
 
 impl Seat {
@@ -70,8 +71,7 @@ impl Seat {
             limits,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
-            queued: AtomicUsize::new(0),
-            drained: (Mutex::new(()), Condvar::new()),
+            launches: Progress::default(),
         }
     }
 
@@ -184,33 +184,32 @@ impl Seat {
         }
     }
 
-    /// One more launch on a host stream that involves this rank.
-    pub(crate) fn enqueue(&self) {
-        self.queued.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// One launch less.
-    pub(crate) fn dequeue(&self) {
-        if self.queued.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let _guard = self.drained.0.lock();
-            self.drained.1.notify_all();
+    /// The endpoint, for an operation that begins when everything queued on host streams is done.
+    #[inline]
+    pub(crate) fn take_turn(&self) -> MutexGuard<'_, Endpoint> {
+        loop {
+            let endpoint = self.endpoint.lock();
+            // Asked with the lock: what is queued may be on its way, and the board knows this rank to finish in order.
+            if !self.has_queued() {
+                return endpoint;
+            }
+            drop(endpoint);
+            // Its thread may just have found the endpoint taken.
+            super::stream::wake();
+            self.wait_queued();
         }
     }
 
     /// True if launches on host streams wait for this rank's endpoint.
+    #[inline]
     pub(crate) fn has_queued(&self) -> bool {
-        self.queued.load(Ordering::Acquire) > 0
+        !self.launches.is_idle()
     }
 
     /// Waits until all launches on host streams that involve this rank are done.
+    #[inline]
     pub fn wait_queued(&self) {
-        if self.queued.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        let mut guard = self.drained.0.lock();
-        while self.queued.load(Ordering::Acquire) != 0 {
-            self.drained.1.wait(&mut guard);
-        }
+        self.launches.wait();
     }
 }
 

@@ -1,51 +1,48 @@
-//! Host streams: launches queue up and run in order, on one thread that serves all streams of the process.
+//! Host streams, as those see them who put something there. Launches go through one inbox to the thread that serves all
+//! streams of the process (`queues`).
 //!
 //! A launch is what one group puts on its streams. It begins when it is at the head of each of its streams and
 //! of each of its seats; seats keep launches of one communicator in the order of their calls, whatever the
-//! stream, so that communicators progress independently of each other.
+//! stream, so that communicators progress independently of each other. Most launches are a single call of one rank on
+//! one stream: those which follow each other make a run, to which a call is added without any allocation.
 
-use super::Poll;
 use super::call::{Call, SelfCopy, Transfer};
-use super::drive::{Job, Work, fail};
+use super::drive::Job;
+use super::queues::Queues;
 use super::seat::Seat;
-use super::watch::{LOOK_AROUND, Stall};
 use crate::error::{Error, Result};
-use crate::os::{cpu, futex, process};
+use crate::os::process;
 use crate::sync::bell::Bell;
-use crate::sync::prim::{AtomicU64, Ordering};
-use crate::sync::wait::{Backoff, Patience, Pause};
-use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::progress::Progress;
+use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// A queue of launches, as a user sees it.
 #[derive(Clone, Debug)]
 pub struct HostStream(Arc<StreamState>);
 
-#[derive(Debug)]
-struct StreamState {
-    number: u64,
-    progress: Mutex<StreamProgress>,
-    changed: Condvar,
+/// A stream, as all threads see it.
+#[derive(Debug, Default)]
+pub(super) struct StreamState {
+    /// Of launches, where each call of a run counts.
+    pub(super) progress: Progress,
+    /// The first failure since the last synchronize.
+    error: Mutex<Option<Error>>,
 }
 
-#[derive(Debug, Default)]
-struct StreamProgress {
-    queued: usize,
-    /// The first failure since the last synchronize.
-    error: Option<Error>,
+impl StreamState {
+    /// Keeps a failure, unless there is one already.
+    pub(super) fn fail(&self, error: &Error) {
+        self.error.lock().get_or_insert_with(|| error.clone());
+    }
 }
 
 impl HostStream {
     /// An empty stream.
     pub fn create() -> Result<Self> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         Engine::of_process()?;
-        Ok(Self(Arc::new(StreamState {
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            progress: Mutex::default(),
-            changed: Condvar::new(),
-        })))
+        Ok(Self(Arc::default()))
     }
 
     /// True if both are the same stream.
@@ -55,20 +52,16 @@ impl HostStream {
 
     /// Waits until everything queued so far is done; the first failure since the last time is returned.
     pub fn synchronize(&self) -> Result<()> {
-        let mut progress = self.0.progress.lock();
-        while progress.queued > 0 {
-            self.0.changed.wait(&mut progress);
-        }
-        progress.error.take().map_or(Ok(()), Err)
+        self.0.progress.wait();
+        self.0.error.lock().take().map_or(Ok(()), Err)
     }
 
     /// True if everything queued so far is done; a failure is returned once, as by [`HostStream::synchronize`].
     pub fn query(&self) -> Result<bool> {
-        let mut progress = self.0.progress.lock();
-        if progress.queued > 0 {
+        if !self.0.progress.is_idle() {
             return Ok(false);
         }
-        progress.error.take().map_or(Ok(true), Err)
+        self.0.error.lock().take().map_or(Ok(true), Err)
     }
 
     /// Waits until everything is done and gives the stream back.
@@ -100,18 +93,35 @@ impl Part {
 /// Queues one launch on all of `streams` (at least one) and returns at once.
 pub fn submit(streams: &[HostStream], parts: Vec<Part>) -> Result<()> {
     let engine = Engine::of_process()?;
-    for stream in streams {
-        stream.0.progress.lock().queued += 1;
+    let streams: Vec<_> = streams.iter().map(|stream| stream.0.clone()).collect();
+    let mut inbox = engine.inbox.0.lock();
+    for stream in &streams {
+        stream.progress.queue();
     }
-    for part in &parts {
-        part.seat.enqueue();
-    }
-    let parts = parts.into_iter().map(RunningPart::new).collect();
-    engine
-        .inbox
-        .lock()
-        .push(Launch { streams: streams.iter().map(|stream| stream.0.clone()).collect(), parts });
+    let parts = parts.into_iter().map(|part| (part.seat.launches.queue(), part)).collect();
+    inbox.launches.push(Launch::Group { streams, parts });
+    engine.full.store(true, Ordering::Release);
+    drop(inbox);
     engine.bell.ring();
+    Ok(())
+}
+
+/// Queues a launch that is one call of one rank on one stream, and returns at once. Allocates nothing while few are
+/// queued.
+pub fn submit_call(stream: &HostStream, seat: &Arc<Seat>, call: &Call) -> Result<()> {
+    let engine = Engine::of_process()?;
+    let mut inbox = engine.inbox.0.lock();
+    let before = [stream.0.progress.queue(), seat.launches.queue()];
+    inbox.push_call(&stream.0, seat, before[1], call);
+    // Release: pairs with `Engine::take`.
+    engine.full.store(true, Ordering::Release);
+    drop(inbox);
+    // Where this launch has to wait for others, the thread sleeps because of those, and looks here before it sleeps
+    // again. `is_armed` has the fence that makes the two loads behind it look at least as late as its last look.
+    let first = || [stream.0.progress.done(), seat.launches.done()] == before;
+    if engine.bell.is_armed() && first() {
+        engine.bell.ring();
+    }
     Ok(())
 }
 
@@ -130,284 +140,139 @@ pub(super) fn wake() {
     }
 }
 
+/// Calls of one rank that follow each other on one stream.
 #[derive(Debug)]
-struct RunningPart {
-    part: Part,
-    work: Work,
-    stall: Stall,
-    done: bool,
+pub(super) struct Run {
+    /// The rank.
+    pub(super) seat: Arc<Seat>,
+    /// How many of the seat's launches come before the first call.
+    pub(super) turn: u64,
+    /// How many there are.
+    pub(super) calls: usize,
 }
 
-impl RunningPart {
-    fn new(part: Part) -> Self {
-        Self { part, work: Work::default(), stall: Stall::default(), done: false }
-    }
-
-    fn is_aborted(&self) -> bool {
-        self.part.seat.check_abort().is_err()
-    }
-
-    /// Polls, and says whether something moved and how it ended, if it did.
-    fn poll(&mut self) -> (bool, Option<Result<()>>) {
-        let seat = &self.part.seat;
-        // A thread that calls without a stream may be in the middle of an operation of this rank. Others' streams
-        // must not wait for it; it wakes us when it is done.
-        let Some(mut endpoint) = seat.endpoint.try_lock() else { return (false, None) };
-        let ready = seat.check_abort();
-        let result = ready.and_then(|()| self.work.poll(&self.part.job(), &mut endpoint));
-        let outcome = match result {
-            Ok(Poll::Blocked) => return (false, None),
-            Ok(Poll::Advanced) => None,
-            Ok(Poll::Done) => Some(Ok(())),
-            Err(error) => Some(Err(fail(seat, &mut endpoint, error))),
-        };
-        drop(endpoint);
-        self.stall.end(seat);
-        (true, outcome)
-    }
-
-    fn examine(&mut self) -> Option<Result<()>> {
-        let seat = &self.part.seat;
-        let mut endpoint = seat.endpoint.try_lock()?;
-        let error = self.stall.examine(seat, &mut endpoint, &self.work).err()?;
-        Some(Err(fail(seat, &mut endpoint, error)))
-    }
+/// What arrives.
+#[derive(Debug)]
+pub(super) enum Launch {
+    /// Calls, which lie in the inbox in the same order.
+    Run(Arc<StreamState>, Run),
+    /// Everything else; each part with its turn.
+    Group { streams: Vec<Arc<StreamState>>, parts: Vec<(u64, Part)> },
 }
 
+/// Launches in the order in which they were queued.
 #[derive(Debug)]
-struct Launch {
-    streams: Vec<Arc<StreamState>>,
-    parts: Vec<RunningPart>,
+pub(super) struct Inbox {
+    pub(super) launches: Vec<Launch>,
+    /// Those of all runs.
+    pub(super) calls: Vec<Call>,
+}
+
+impl Inbox {
+    /// Launches that fit in without an allocation.
+    const ROOM: usize = 1024;
+
+    /// An empty one.
+    pub(super) fn new() -> Self {
+        Self { launches: Vec::with_capacity(Self::ROOM), calls: Vec::with_capacity(Self::ROOM) }
+    }
+
+    /// One without any room.
+    pub(super) fn empty() -> Self {
+        Self { launches: Vec::new(), calls: Vec::new() }
+    }
+
+    fn push_call(&mut self, stream: &Arc<StreamState>, seat: &Arc<Seat>, turn: u64, call: &Call) {
+        self.calls.push(*call);
+        match self.launches.last_mut() {
+            Some(Launch::Run(on, run)) if Arc::ptr_eq(on, stream) && Arc::ptr_eq(&run.seat, seat) => {
+                run.calls += 1;
+            }
+            _ => {
+                let run = Run { seat: seat.clone(), turn, calls: 1 };
+                self.launches.push(Launch::Run(stream.clone(), run));
+            }
+        }
+    }
+
+    /// Gives back what only a long queue needed.
+    pub(super) fn trim(&mut self) {
+        self.launches.shrink_to(Self::ROOM);
+        self.calls.shrink_to(Self::ROOM);
+    }
 }
 
 /// The thread that serves all streams, as seen by others.
 #[derive(Debug)]
-struct Engine {
-    inbox: Mutex<Vec<Launch>>,
-    bell: Bell,
+pub(super) struct Engine {
+    /// Apart from what the thread looks at all the time.
+    inbox: Apart<Mutex<Inbox>>,
+    /// True while there is something in the inbox.
+    full: AtomicBool,
+    pub(super) bell: Bell,
     /// How often a seat of this process was aborted.
-    aborts: AtomicU64,
+    pub(super) aborts: AtomicU64,
     pid: u32,
+    started: AtomicBool,
 }
+
+/// In cache lines of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Apart<T>(T);
 
 static ENGINE: OnceLock<Engine> = OnceLock::new();
 
 impl Engine {
+    #[inline]
     fn of_process() -> Result<&'static Self> {
-        static START: Mutex<bool> = Mutex::new(false);
+        match ENGINE.get() {
+            Some(engine) if engine.started.load(Ordering::Acquire) && engine.pid == process::id() => {
+                Ok(engine)
+            }
+            _ => Self::start(),
+        }
+    }
+
+    #[cold]
+    fn start() -> Result<&'static Self> {
+        static STARTING: Mutex<()> = Mutex::new(());
         let engine = ENGINE.get_or_init(|| Self {
-            inbox: Mutex::default(),
+            inbox: Apart(Mutex::new(Inbox::new())),
+            full: AtomicBool::new(false),
             bell: Bell::new(),
             aborts: AtomicU64::new(0),
             pid: process::id(),
+            started: AtomicBool::new(false),
         });
         if engine.pid != process::id() {
             return Err(Error::usage("host streams of a parent process cannot be used after a fork"));
         }
-        let mut started = START.lock();
-        if !*started {
+        let _starting = STARTING.lock();
+        if !engine.started.load(Ordering::Acquire) {
             std::thread::Builder::new()
                 .name("accl-engine".to_string())
-                .spawn(move || Queues::default().serve(engine))
+                .spawn(move || Queues::new().serve(engine))
                 .map_err(|error| Error::system("cannot start the thread for host streams", error))?;
-            *started = true;
+            engine.started.store(true, Ordering::Release);
         }
         Ok(engine)
     }
-}
 
-/// What the thread knows: launches in order, and who waits behind whom.
-#[derive(Debug, Default)]
-struct Queues {
-    launches: BTreeMap<u64, Launch>,
-    last_number: u64,
-    by_stream: HashMap<u64, VecDeque<u64>>,
-    by_seat: HashMap<usize, VecDeque<u64>>,
-    /// Launches at the head of all their streams.
-    begun: Vec<u64>,
-    aborts_seen: u64,
-    /// True while launches may be queued for seats that have been aborted.
-    aborted_left: bool,
-}
-
-impl Queues {
-    fn serve(mut self, engine: &'static Engine) {
-        let patience = Patience::for_ranks(cpu::available_cores(), cpu::available_cores());
-        let mut backoff = Backoff::new(patience, patience.habit());
-        loop {
-            let accepted = self.accept(engine) | self.end_aborted(engine);
-            if self.poll() || accepted {
-                backoff.reset();
-            } else if self.begun.is_empty() || backoff.pause() == Pause::Sleep {
-                self.sleep(engine);
-            }
-        }
-    }
-
-    fn accept(&mut self, engine: &Engine) -> bool {
-        let arrived = std::mem::take(&mut *engine.inbox.lock());
-        let any = !arrived.is_empty();
-        for launch in arrived {
-            self.last_number += 1;
-            let number = self.last_number;
-            self.aborted_left |= launch.parts.iter().any(RunningPart::is_aborted);
-            for stream in &launch.streams {
-                self.by_stream.entry(stream.number).or_default().push_back(number);
-            }
-            for part in &launch.parts {
-                self.by_seat.entry(seat_key(&part.part.seat)).or_default().push_back(number);
-            }
-            self.launches.insert(number, launch);
-            self.begin_if_first(number);
-        }
-        any
-    }
-
-    fn begin_if_first(&mut self, number: u64) {
-        let Some(launch) = self.launches.get(&number) else { return };
-        let first = |stream: &Arc<StreamState>| {
-            self.by_stream.get(&stream.number).and_then(VecDeque::front) == Some(&number)
-        };
-        if launch.streams.iter().all(first) && !self.begun.contains(&number) {
-            self.begun.push(number);
-        }
-    }
-
-    /// Ends what is queued for aborted seats, also where it waits behind other communicators on its streams: whoever
-    /// aborts waits for that. True if anything moved.
-    fn end_aborted(&mut self, engine: &Engine) -> bool {
-        // Acquire: pairs with `wake_for_abort`.
-        let aborts = engine.aborts.load(Ordering::Acquire);
-        if aborts == self.aborts_seen && !self.aborted_left {
+    /// Exchanges an empty inbox for the full one; false if there is nothing in it.
+    pub(super) fn take(&self, empty: &mut Inbox) -> bool {
+        // Acquire: pairs with `submit_call`.
+        if !self.full.load(Ordering::Acquire) {
             return false;
         }
-        self.aborts_seen = aborts;
-        let begun = |number: &u64| self.begun.contains(number);
-        let waiting: Vec<u64> = self.launches.keys().copied().filter(|number| !begun(number)).collect();
-        let mut moved = false;
-        for number in waiting {
-            moved |= self.visit(number, |part| match part.part.seat.check_abort() {
-                Ok(()) => (false, None),
-                Err(error) => (true, Some(Err(error))),
-            });
-        }
-        let mut parts = self.launches.values().flat_map(|launch| &launch.parts);
-        self.aborted_left = parts.any(|part| !part.done && part.is_aborted());
-        moved
+        let mut inbox = self.inbox.0.lock();
+        std::mem::swap(&mut *inbox, empty);
+        self.full.store(false, Ordering::Relaxed);
+        true
     }
 
-    /// Polls every part whose turn it is; true if anything moved.
-    fn poll(&mut self) -> bool {
-        let mut moved = false;
-        let mut index = 0;
-        while index < self.begun.len() {
-            let number = self.begun[index];
-            moved |= self.visit(number, |part| part.poll());
-            index += usize::from(self.begun.get(index) == Some(&number));
-        }
-        moved
+    /// Gives back what only a long queue needed.
+    pub(super) fn trim(&self) {
+        self.inbox.0.lock().trim();
     }
-
-    /// Lets `look` at every part of a launch whose turn it is; ends those that it says have ended.
-    fn visit(&mut self, number: u64, look: impl Fn(&mut RunningPart) -> (bool, Option<Result<()>>)) -> bool {
-        let Some(launch) = self.launches.get_mut(&number) else { return false };
-        let mut moved = false;
-        for part in launch.parts.iter_mut().filter(|part| !part.done) {
-            let key = seat_key(&part.part.seat);
-            if self.by_seat.get(&key).and_then(VecDeque::front) != Some(&number) {
-                continue;
-            }
-            let (advanced, outcome) = look(part);
-            moved |= advanced;
-            let Some(outcome) = outcome else { continue };
-            part.done = true;
-            part.part.seat.dequeue();
-            pop(&mut self.by_seat, key);
-            if let Err(error) = outcome {
-                for stream in &launch.streams {
-                    stream.progress.lock().error.get_or_insert_with(|| error.clone());
-                }
-            }
-        }
-        // Others keep their place on their streams: what is queued behind them waits for what is before them.
-        if launch.parts.iter().all(|part| part.done) && self.begun.contains(&number) {
-            self.end(number);
-            moved = true;
-        }
-        moved
-    }
-
-    fn end(&mut self, number: u64) {
-        self.begun.retain(|other| *other != number);
-        let Some(launch) = self.launches.remove(&number) else { return };
-        let mut next = Vec::new();
-        for stream in &launch.streams {
-            pop(&mut self.by_stream, stream.number);
-            next.extend(self.by_stream.get(&stream.number).and_then(VecDeque::front).copied());
-            let mut progress = stream.progress.lock();
-            progress.queued -= 1;
-            // Who waits, waits for the last one: waking it earlier would only take the core.
-            if progress.queued == 0 {
-                drop(progress);
-                stream.changed.notify_all();
-            }
-        }
-        for number in next {
-            self.begin_if_first(number);
-        }
-    }
-
-    fn sleep(&mut self, engine: &Engine) {
-        for number in self.begun.clone() {
-            if self.visit(number, |part| (false, part.examine())) {
-                return;
-            }
-        }
-        let rings = engine.bell.arm();
-        let seats: Vec<Arc<Seat>> = self
-            .begun
-            .iter()
-            .filter_map(|number| self.launches.get(number))
-            .flat_map(|launch| {
-                launch.parts.iter().filter(|part| !part.done).map(|part| part.part.seat.clone())
-            })
-            .collect();
-        let bells: Vec<(&Bell, u32)> = seats
-            .iter()
-            .filter_map(|seat| seat.arena.as_ref().map(|arena| &arena.block(seat.rank).bell))
-            .map(|bell| (bell, bell.arm()))
-            .collect();
-        for seat in &seats {
-            // A failure to do so shows at the next look.
-            if let Some(endpoint) = seat.endpoint.try_lock()
-                && let Some(fabric) = &endpoint.fabric
-            {
-                let _ = fabric.ring_when_ready();
-            }
-        }
-        // The last look, as in `drive`.
-        if !self.accept(engine) && !self.end_aborted(engine) && !self.poll() {
-            let mut words = vec![(engine.bell.word(), rings)];
-            words.extend(bells.iter().map(|(bell, rings)| (bell.word(), *rings)));
-            let idle = self.launches.is_empty();
-            futex::wait_any(&words, if idle { std::time::Duration::from_secs(3600) } else { LOOK_AROUND });
-        }
-        engine.bell.disarm();
-        for (bell, _) in bells {
-            bell.disarm();
-        }
-    }
-}
-
-fn pop<K: std::hash::Hash + Eq>(queues: &mut HashMap<K, VecDeque<u64>>, key: K) {
-    if let Some(queue) = queues.get_mut(&key) {
-        queue.pop_front();
-        if queue.is_empty() {
-            queues.remove(&key);
-        }
-    }
-}
-
-fn seat_key(seat: &Arc<Seat>) -> usize {
-    Arc::as_ptr(seat) as usize
 }

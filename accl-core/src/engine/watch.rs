@@ -60,7 +60,7 @@ impl Stall {
                 work.describe(endpoint),
                 waited.as_secs_f64(),
                 limit.as_secs_f64(),
-                reasons(seat, endpoint, &missing)
+                reasons(seat, endpoint, work.sequence(endpoint), &missing)
             );
             return Err(Error::new(ErrorKind::Timeout, text));
         }
@@ -72,7 +72,7 @@ impl Stall {
                 work.describe(endpoint),
                 limit.as_secs_f64(),
                 named_ranks(&missing),
-                reasons(seat, endpoint, &missing)
+                reasons(seat, endpoint, work.sequence(endpoint), &missing)
             ));
         }
         Ok(())
@@ -84,16 +84,16 @@ impl Stall {
         let waiting = match work.transfer_waiting(endpoint) {
             Some((true, peer, number)) => Waiting::Send(peer, number),
             Some((false, peer, number)) => Waiting::Recv(peer, number),
-            None => Waiting::Collective(endpoint.sequence),
+            None => Waiting::Collective(work.sequence(endpoint)),
         };
         arena.block(seat.rank).set_waiting(waiting);
         self.told = true;
     }
 }
 
-fn reasons(seat: &Seat, endpoint: &Endpoint, missing: &[Rank]) -> String {
+fn reasons(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: &[Rank]) -> String {
     let cycle = seat.arena.as_ref().and_then(|arena| explain::chain(arena, seat.rank));
-    cycle.unwrap_or_else(|| explain::missing(seat, endpoint, missing))
+    cycle.unwrap_or_else(|| explain::missing(seat, endpoint, sequence, missing))
 }
 
 /// The error for a peer that this rank needs and that will never come.

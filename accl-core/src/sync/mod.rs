@@ -10,5 +10,6 @@ pub mod lease;
 mod models;
 pub mod postings;
 pub mod prim;
+pub mod progress;
 pub mod verdict;
 pub mod wait;

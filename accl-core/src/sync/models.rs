@@ -13,6 +13,7 @@ use super::cursor::{Consumer, Head, Producer, Tail};
 use super::lease::Lease;
 use super::postings::Postings;
 use super::prim::{AtomicU32, AtomicU64, Ordering};
+use super::progress::Progress;
 use super::verdict::Verdict;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -108,6 +109,60 @@ fn no_ring_is_lost_between_two_ringers() {
         for ringer in ringers {
             ringer.join().unwrap();
         }
+    });
+}
+
+#[test]
+fn who_waits_for_everything_hears_of_the_last() {
+    loom::model(|| {
+        let (progress, futex) = (Arc::new(Progress::default()), Arc::new(Futex::new()));
+        let result = Arc::new(UnsafeCell::new(0));
+        progress.queue();
+        let completer = {
+            let (progress, futex, result) = (progress.clone(), futex.clone(), result.clone());
+            thread::spawn(move || {
+                // SAFETY: nobody looks before it is complete.
+                result.with_mut(|place| unsafe { *place = 7 });
+                if progress.must_wake(1) {
+                    futex.wake_all();
+                }
+            })
+        };
+        // As in `Progress::wait`.
+        while !progress.is_idle() {
+            let rings = progress.idle().arm();
+            if !progress.is_idle() {
+                futex.wait(progress.idle().word(), rings);
+            }
+            progress.idle().disarm();
+        }
+        // SAFETY: complete.
+        assert_eq!(result.with(|place| unsafe { *place }), 7);
+        completer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_launch_that_waits_behind_another_needs_no_ring() {
+    // What `submit_call` relies on: it rings only if the thread sleeps and nothing is before the launch.
+    loom::model(|| {
+        let (door, progress) = (Doorbell::new(), Arc::new(Progress::default()));
+        let full = Arc::new(AtomicU32::new(0));
+        // The one before it is under way.
+        progress.queue();
+        let submitter = {
+            let (door, progress, full) = (door.clone(), progress.clone(), full.clone());
+            thread::spawn(move || {
+                let before = progress.queue();
+                full.store(1, Ordering::Release);
+                if door.bell.is_armed() && progress.done() == before {
+                    door.ring();
+                }
+            })
+        };
+        progress.must_wake(1);
+        door.wait_until(|| full.load(Ordering::Acquire) == 1);
+        submitter.join().unwrap();
     });
 }
 
@@ -250,13 +305,19 @@ struct Places<const DEPTH: usize> {
     data: [UnsafeCell<u64>; DEPTH],
 }
 
+impl<const DEPTH: usize> Places<DEPTH> {
+    fn new() -> Self {
+        Self {
+            numbers: std::array::from_fn(|_| AtomicU64::new(0)),
+            data: std::array::from_fn(|_| UnsafeCell::new(0)),
+        }
+    }
+}
+
 /// Two ranks post `last` operations each. Rank 0 reads what rank 1 posts; if `both`, rank 1 does so, too, as in an
 /// all-reduce. Otherwise it runs ahead as far as the rule lets it, as in a reduction to root 0.
 fn on_a_board<const DEPTH: usize>(last: u64, both: bool) {
-    let board: Arc<[Places<DEPTH>; 2]> = Arc::new(std::array::from_fn(|_| Places {
-        numbers: std::array::from_fn(|_| AtomicU64::new(0)),
-        data: std::array::from_fn(|_| UnsafeCell::new(0)),
-    }));
+    let board: Arc<[Places<DEPTH>; 2]> = Arc::new(std::array::from_fn(|_| Places::new()));
     let take_part = move |board: Arc<[Places<DEPTH>; 2]>, rank: usize| {
         let place = |sequence: u64| sequence as usize % DEPTH;
         let number = |rank: usize, sequence: u64| &board[rank].numbers[place(sequence)];
@@ -283,6 +344,45 @@ fn on_a_board<const DEPTH: usize>(last: u64, both: bool) {
     let thread = thread::spawn(move || take_part(other, 1));
     take_part(board, 0);
     thread.join().unwrap();
+}
+
+/// Two ranks post `last` operations each, up to `ahead` of them before they read the peer's first.
+fn ahead_on_a_board<const DEPTH: usize>(last: u64, ahead: u64) {
+    let board: Arc<[Places<DEPTH>; 2]> = Arc::new(std::array::from_fn(|_| Places::new()));
+    let take_part = move |board: Arc<[Places<DEPTH>; 2]>, rank: usize| {
+        let place = |sequence: u64| sequence as usize % DEPTH;
+        let number = |rank: usize, sequence: u64| &board[rank].numbers[place(sequence)];
+        let (mut postings, peer) = (Postings::new(rank, 2), 1 - rank);
+        let lead = DEPTH - ahead as usize + 1;
+        let (mut posted, mut read) = (0, 0);
+        while read < last {
+            if posted < last && posted - read < ahead && postings.can_post(posted + 1, lead, number) {
+                posted += 1;
+                // SAFETY: the rule says that nobody reads this place any more.
+                board[rank].data[place(posted)].with_mut(|data| unsafe { *data = posted });
+                postings.post(posted, number(rank, posted));
+            } else if read < posted && postings.has_posted(peer, read + 1, number) {
+                read += 1;
+                // SAFETY: posted, and unchanged until this rank has posted `ahead` more.
+                assert_eq!(board[peer].data[place(read)].with(|data| unsafe { *data }), read);
+            } else {
+                thread::yield_now();
+            }
+        }
+    };
+    let other = board.clone();
+    let thread = thread::spawn(move || take_part(other, 1));
+    take_part(board, 0);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_board_is_used_again_in_time_by_ranks_that_post_before_they_read() {
+    for (last, bound) in [(4, 2), (3, 3)] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(bound);
+        model.check(move || ahead_on_a_board::<3>(last, 2));
+    }
 }
 
 #[test]

@@ -46,6 +46,12 @@ impl Patience {
         }
     }
 
+    /// For a thread beside the program's own: the cores are the program's.
+    pub fn for_helper() -> Self {
+        let (spins, yields) = (Bounds { least: 4, most: 40 }, Bounds { least: 200, most: 200 });
+        Self { spins, yields, crowded: true }
+    }
+
     /// True where there are more waiters than cores: then it matters on which core a peer is.
     pub fn is_crowded(&self) -> bool {
         self.crowded

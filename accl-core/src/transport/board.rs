@@ -13,6 +13,10 @@
 //! 32: address of the input u64 | address of the output u64 | flags u64 | generation of regions u64
 //! ```
 //! Its data, if it has any, are two `Region`s: those that its input and its output lie in.
+//!
+//! A rank may post up to [`BOARD_AHEAD`] operations before it is done with the first, but none behind one with data beyond
+//! the heads (of any rank) that it is not done with. Such data is therefore kept for fewer operations.
+//!
 //! The sequence number of a head says which operation it describes, so peers know that it is complete when they
 //! see the number they expect; when a place may be used again is the rule of [`crate::sync::postings`].
 //!
@@ -23,7 +27,9 @@
 //! have seen that number; the rule above keeps it unchanged until they have all moved on.
 #![allow(unsafe_code)]
 
-use super::shm::{Arena, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Members};
+use super::shm::{
+    Arena, BOARD_AHEAD, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Members,
+};
 use crate::device::{Device, UserPointer};
 use crate::memory::regions::{self, Region};
 use crate::sync::postings::Postings;
@@ -132,7 +138,7 @@ impl Board {
     #[inline]
     pub fn can_post(&mut self, sequence: u64, bytes: usize) -> bool {
         let Self { arena, postings, .. } = self;
-        postings.can_post(sequence, depth_for(bytes), |slot, sequence| number(arena, slot, sequence))
+        postings.can_post(sequence, lead_for(bytes), |slot, sequence| number(arena, slot, sequence))
     }
 
     /// Posts a call with data (at most [`BOARD_BYTES`]).
@@ -212,11 +218,12 @@ impl Board {
         (0..BOARD_DEPTH as u64).map(number).max().unwrap_or(0)
     }
 
-    /// The call that `rank` has posted; only after [`Board::has_posted`], and before this rank posts its next.
+    /// The call that `rank` has posted; only after [`Board::has_posted`], and before this rank is done with the
+    /// operation.
     #[inline]
     pub fn call(&self, rank: Rank, sequence: u64) -> PostedCall {
         let head = self.head(rank, sequence);
-        // SAFETY: posted, hence complete, and unchanged until this rank moves on.
+        // SAFETY: posted, hence complete, and unchanged until this rank is done with it.
         unsafe {
             PostedCall { what: (&raw const (*head).what).read(), count: (&raw const (*head).count).read() }
         }
@@ -262,9 +269,9 @@ impl Board {
     }
 }
 
-/// How many operations with `bytes` of data the board keeps.
-pub fn depth_for(bytes: usize) -> usize {
-    if bytes <= BOARD_INLINE_BYTES { BOARD_DEPTH } else { BOARD_DATA_DEPTH }
+/// The lead that one rank may have over another when it posts an operation with `bytes` of data: see [`Postings`].
+pub fn lead_for(bytes: usize) -> usize {
+    if bytes <= BOARD_INLINE_BYTES { BOARD_DEPTH - BOARD_AHEAD + 1 } else { BOARD_DATA_DEPTH }
 }
 
 /// The sequence number of a slot's place for an operation.
@@ -337,7 +344,7 @@ mod tests {
     #[test]
     fn nobody_runs_further_ahead_than_the_board_is_deep() {
         let data = [0; 100];
-        for (bytes, depth) in [(0, BOARD_DEPTH), (32, BOARD_DEPTH), (33, BOARD_DATA_DEPTH)] {
+        for (bytes, lead) in [(0, 65), (32, 65), (33, 8)] {
             let arena = mem::arena(2).unwrap();
             let (mut a, mut b) = (Board::new(arena.clone(), 0), Board::new(arena, 1));
             let mut sequence = 1;
@@ -345,7 +352,7 @@ mod tests {
                 a.post(&Host, sequence, CALL, Scalar::default(), Contribution::whole(pointer(&data), bytes));
                 sequence += 1;
             }
-            assert_eq!(sequence, depth as u64);
+            assert_eq!(sequence, lead);
             assert!(b.can_post(1, 0));
             b.post(&Host, 1, CALL, Scalar::default(), Contribution::whole(UserPointer::null(), 0));
             assert!(a.can_post(sequence, bytes) && !a.can_post(sequence + 1, bytes));

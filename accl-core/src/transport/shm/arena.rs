@@ -29,9 +29,11 @@ use crate::topo::{FIGURES, Machine};
 use crate::types::Rank;
 use std::sync::Arc;
 
-/// How many operations a fast rank may be ahead of a slow one on the board, where their data fits into the heads.
-pub const BOARD_DEPTH: usize = 64;
-/// The same for operations with more data.
+/// How many operations the board keeps of each rank, where their data fits into the heads.
+pub const BOARD_DEPTH: usize = 128;
+/// How many of them a rank may have posted before it is done with the first.
+pub const BOARD_AHEAD: usize = 64;
+/// How many operations the board keeps of those with more data. A rank is done with one before it posts the next.
 pub const BOARD_DATA_DEPTH: usize = 8;
 /// Bytes that one rank can post on the board beside its head.
 pub const BOARD_BYTES: usize = 16 << 10;
@@ -41,7 +43,7 @@ const BOARD_HEAD_BYTES: usize = 64;
 const HEADER_BYTES: usize = 4096;
 const RING_BUDGET_BYTES: usize = 192 << 20;
 const STAGING_BUDGET_BYTES: usize = 32 << 20;
-const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN2");
+const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN3");
 
 /// Collectives and point-to-point messages never wait for each other's credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

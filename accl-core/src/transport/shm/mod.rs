@@ -10,8 +10,8 @@ mod members;
 mod pull;
 
 pub use arena::{
-    Arena, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane, RankBlock,
-    RankState, Waiting,
+    Arena, BOARD_AHEAD, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane,
+    RankBlock, RankState, Waiting,
 };
 pub use lent::{LentMemory, Place};
 pub use link::{RingReceiver, RingSender};
