@@ -35,6 +35,11 @@ impl Rank {
             self.publish(&id);
             return id;
         }
+        self.published_id()
+    }
+
+    /// The id that rank 0 hands out, once it has.
+    pub(crate) fn published_id(&self) -> UniqueId {
         let deadline = Instant::now() + LIMIT;
         loop {
             if let Ok(bytes) = std::fs::read(&self.file) {
@@ -45,11 +50,6 @@ impl Rank {
         }
     }
 
-    /// Waits until rank 0 has made the id.
-    pub(crate) fn wait_for_id(&self) {
-        let _ = Self { rank: 1, ..self.clone() }.id();
-    }
-
     /// Makes an id; the result code.
     pub(crate) fn make_id(&self) -> c_int {
         let mut id = UniqueId([0; 128]);
@@ -57,7 +57,8 @@ impl Rank {
         unsafe { (self.api.ncclGetUniqueId)(&raw mut id) }
     }
 
-    fn publish(&self, id: &UniqueId) {
+    /// Hands an id to all ranks.
+    pub(crate) fn publish(&self, id: &UniqueId) {
         let new = self.file.with_extension("new");
         std::fs::write(&new, id.0).unwrap();
         std::fs::rename(new, &self.file).unwrap();
@@ -172,6 +173,14 @@ impl Drop for Process {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Panics with what they wrote if one of them failed.
+#[track_caller]
+pub(crate) fn assert_success(ended: &[Ended]) {
+    for (rank, end) in ended.iter().enumerate() {
+        assert!(end.code == Some(0), "rank {rank} ended with {:?}:\n{}", end.code, end.stderr);
     }
 }
 

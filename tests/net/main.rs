@@ -7,6 +7,7 @@
 
 mod finding;
 mod job;
+mod links;
 mod namespaces;
 #[path = "../support/mod.rs"]
 mod support;
@@ -14,5 +15,5 @@ mod support;
 /// Runs a rank in a process of its own, when a test has started this program again.
 #[test]
 fn worker() {
-    job::work(&[finding::SCENARIOS]);
+    job::work(&[finding::SCENARIOS, links::SCENARIOS]);
 }

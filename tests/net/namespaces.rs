@@ -47,7 +47,7 @@ impl Net {
         Some(net)
     }
 
-    /// NET3: hosts 0 and 1, each on its own cable to the router, host 2.
+    /// Hosts 0 and 1, each on its own cable to the router, host 2.
     pub(crate) fn routed() -> Option<Self> {
         let net = Self::new(3)?;
         net.write(2, "net/ipv4/ip_forward", "1");
@@ -60,6 +60,20 @@ impl Net {
             );
             net.ip(host, &format!("route add default via {v4}.1"));
             net.ip(host, &format!("-6 route add default via {v6}:1"));
+        }
+        Some(net)
+    }
+
+    /// Hosts on a switch (which is the last host), eth0 on each, with IPv4 and IPv6.
+    pub(crate) fn switched(hosts: usize) -> Option<Self> {
+        let net = Self::new(hosts + 1)?;
+        net.ip(hosts, "link add switch type bridge");
+        net.ip(hosts, "link set switch up");
+        for host in 0..hosts {
+            let (v4, v6) = (format!("10.9.0.{}/24", host + 1), format!("fd09::{}/64", host + 1));
+            let port = format!("port{host}");
+            net.cable((host, "eth0", &[&v4, &v6]), (hosts, &port, &[]));
+            net.ip(hosts, &format!("link set {port} master switch"));
         }
         Some(net)
     }

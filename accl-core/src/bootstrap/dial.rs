@@ -147,16 +147,16 @@ impl<'a> Dial<'a> {
         }
     }
 
-    /// True if every address has answered with "no", several times.
+    /// True if every address has answered with "no", several times. Where there is no way at all (to IPv6 addresses, say, on
+    /// a host without) there is nobody to ask, unless that is so for all.
     fn is_hopeless(&self, lanes: &[Lane]) -> bool {
         let definite = |failure: &Failure| {
             matches!(failure, Failure::Refused | Failure::HungUp | Failure::Said(..) | Failure::Stranger)
         };
-        let answered = |lane: &Lane| lane.last.as_ref().is_some_and(definite);
-        if self.may_come_late || !lanes.iter().all(answered) {
+        if self.may_come_late || !all_that_can_be_asked(lanes, definite) {
             return false;
         }
-        let silent = lanes.iter().all(|lane| lane.last == Some(Failure::Refused));
+        let silent = all_that_can_be_asked(lanes, |failure| *failure == Failure::Refused);
         let enough = if silent { SILENT_REFUSALS } else { REFUSALS };
         lanes.iter().all(|lane| lane.failures >= enough)
     }
@@ -199,13 +199,11 @@ impl<'a> Dial<'a> {
     }
 
     fn verdict(&self, lanes: &[Lane]) -> (ErrorKind, &'static str) {
-        let all = |failure: &Failure| {
-            !lanes.is_empty() && lanes.iter().all(|lane| lane.last.as_ref() == Some(failure))
-        };
-        if all(&Failure::HungUp) {
+        if all_that_can_be_asked(lanes, |failure| *failure == Failure::HungUp) {
             return (self.hung_up.0, "it is there, and does not know what it is asked for");
         }
-        if all(&Failure::Refused) && !self.may_come_late {
+        let refused = all_that_can_be_asked(lanes, |failure| *failure == Failure::Refused);
+        if refused && !self.may_come_late {
             return (ErrorKind::Remote, "it has ended, or something in between refuses connections");
         }
         let kind = if clock::now() >= self.deadline { ErrorKind::Timeout } else { ErrorKind::Remote };
@@ -213,6 +211,20 @@ impl<'a> Dial<'a> {
                       ports), and whether both hosts are on that network (NCCL_SOCKET_IFNAME chooses interfaces)";
         (kind, remedy)
     }
+}
+
+/// True if all addresses have failed like `this`, except those to which there is no way.
+fn all_that_can_be_asked(lanes: &[Lane], this: impl Fn(&Failure) -> bool) -> bool {
+    let mut some = false;
+    let all = lanes.iter().all(|lane| match &lane.last {
+        Some(Failure::NoWay(_)) => true,
+        Some(failure) => {
+            some = true;
+            this(failure)
+        }
+        None => false,
+    });
+    all && some
 }
 
 impl Lane {
@@ -380,7 +392,10 @@ mod tests {
         let invitation = UniqueId::create().unwrap().decode().unwrap();
         let Meeting::Created(creator) = invitation.meeting else { panic!() };
         let other = Secret::random().unwrap();
-        let error = dial(vec![home(creator.port)], other, Duration::from_secs(600)).run().unwrap_err();
+        // There is no way to a link-local address without its link.
+        let nowhere = "[fe80::1]:9".parse().unwrap();
+        let addresses = vec![nowhere, home(creator.port)];
+        let error = dial(addresses, other, Duration::from_secs(600)).run().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidUsage);
         assert!(error.text().contains("it hangs up"), "{error}");
         assert!(super::super::strays() >= u64::from(REFUSALS));

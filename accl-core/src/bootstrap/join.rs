@@ -385,7 +385,7 @@ mod tests {
         let network = Network::default();
         let network = &network;
         let join_as = |rank: usize| {
-            let id = if rank % 3 == 0 { here } else { elsewhere };
+            let id = if rank.is_multiple_of(3) { here } else { elsewhere };
             join(&id, Request { ranks: RANKS, rank, ..request(network) }, &|| Ok(()))
         };
         std::thread::scope(|scope| {
