@@ -355,6 +355,17 @@ fn staged() {
     }
 }
 
+/// Every process takes itself for a host of its own: everything goes by TCP, or half of it.
+#[test]
+fn over_tcp() {
+    for (processes, threads) in [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2)] {
+        for algorithm in ["", "direct", "ring", "tree;allgather:ring;reducescatter:ring"] {
+            let cluster = Cluster::new(processes, threads).env("ACCL_SHM_DISABLE", 1);
+            run(cluster.env("ACCL_ALGO", algorithm), cases() / 3);
+        }
+    }
+}
+
 /// As many ranks as one host is built for, on as few cores as there are.
 #[test]
 fn many_ranks() {

@@ -64,11 +64,19 @@ impl Rank {
         std::fs::rename(new, &self.file).unwrap();
     }
 
-    /// Joins all ranks; the result code.
-    pub(crate) fn join(&self, id: UniqueId) -> c_int {
+    /// Joins all ranks; the result code, if that is an error.
+    pub(crate) fn try_join(&self, id: UniqueId) -> Result<Comm, c_int> {
         let mut comm: Comm = std::ptr::null_mut();
         // SAFETY: a call of the C interface with a place for its result.
-        unsafe { (self.api.ncclCommInitRank)(&raw mut comm, self.ranks as c_int, id, self.rank as c_int) }
+        let code = unsafe {
+            (self.api.ncclCommInitRank)(&raw mut comm, self.ranks as c_int, id, self.rank as c_int)
+        };
+        if code == 0 { Ok(comm) } else { Err(code) }
+    }
+
+    /// Joins all ranks, which must succeed.
+    pub(crate) fn join(&self, id: UniqueId) -> Comm {
+        self.try_join(id).unwrap_or_else(|code| panic!("code {code}: {}", self.api.error_text()))
     }
 }
 
