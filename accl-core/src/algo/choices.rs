@@ -59,6 +59,8 @@ pub(super) const WAYS_WITHOUT_READING: [Way; 3] = [Way::Copied, Way::Staged, Way
 pub struct Choices {
     /// Ways, each with the size from which on it is taken, in ascending order; the first begins at 0.
     ways: Box<[(usize, Way)]>,
+    /// Below this the first way is taken, if it is [`Way::Copied`].
+    copied_below_bytes: usize,
     /// From here on results are written with stores that go around the caches; `usize::MAX` for never.
     pub streaming_least_bytes: usize,
 }
@@ -85,7 +87,18 @@ impl Choices {
             }
         }
         let streaming = self::sizes().find(|bytes| streams(kind, shape, *bytes, machine));
-        Self { ways: ways.into(), streaming_least_bytes: streaming.unwrap_or(usize::MAX) }
+        let copied_below_bytes = match ways[..] {
+            [(_, Way::Copied), (end, _), ..] => end,
+            _ => 0,
+        };
+        let streaming_least_bytes = streaming.unwrap_or(usize::MAX);
+        Self { ways: ways.into(), copied_below_bytes, streaming_least_bytes }
+    }
+
+    /// True if the way for a call is the first, and [`Way::Copied`]: as nearly all small calls find out.
+    #[inline]
+    pub fn copies(&self, bytes: usize) -> bool {
+        bytes < self.copied_below_bytes
     }
 
     /// The way for a call.

@@ -83,6 +83,8 @@ pub struct Facts {
     ways: Arc<Ways>,
     /// True until it is known that some rank cannot read another's memory.
     reads: bool,
+    /// True if small calls may go in one step: several ranks on one host.
+    exchanges: bool,
     /// From where on results are stored past the caches, if a setting says so.
     streaming_least_bytes: Option<usize>,
     shape: Shape,
@@ -104,7 +106,12 @@ impl Facts {
         let few_waits = [RecursiveDoubling, Tree, Direct, Ring];
         let few_bytes = [Ring, Tree, Direct, RecursiveDoubling];
         let routes = [few_waits, few_bytes].map(|order| routes(settings, &order));
-        Self { between_hosts: Some(routes), reads: false, ..Self::of(settings, shape, machine) }
+        Self {
+            between_hosts: Some(routes),
+            reads: false,
+            exchanges: false,
+            ..Self::of(settings, shape, machine)
+        }
     }
 
     /// The facts that settings give for ranks of one host of this shape, on a machine of these figures.
@@ -121,6 +128,7 @@ impl Facts {
             routes,
             ways,
             reads: true,
+            exchanges: shape.ranks > 1,
             streaming_least_bytes,
             shape,
             machine: *machine,
@@ -170,7 +178,9 @@ impl Facts {
     /// True if a call takes the one-step path: [`select`] says [`Choice::Exchange`].
     #[inline]
     pub fn exchanges(&self, kind: Collective, bytes: usize) -> bool {
-        matches!(select(kind, bytes, self), Ok(Choice::Exchange))
+        self.exchanges
+            && self.choices(kind).copies(bytes)
+            && self.routes[kind.index()] == Some(Algorithm::Direct)
     }
 
     /// The way for a call of `bytes` that goes directly.

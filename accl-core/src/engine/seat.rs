@@ -185,19 +185,23 @@ impl Seat {
     }
 
     /// The endpoint, for an operation that begins when everything queued on host streams is done.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_turn(&self) -> MutexGuard<'_, Endpoint> {
-        loop {
-            let endpoint = self.endpoint.lock();
-            // Asked with the lock: what is queued may be on its way, and the board knows this rank to finish in order.
-            if !self.has_queued() {
-                return endpoint;
-            }
+        let endpoint = self.endpoint.lock();
+        // Asked with the lock: what is queued may be on its way, and the board knows this rank to finish in order.
+        if self.has_queued() { self.wait_for_turn(endpoint) } else { endpoint }
+    }
+
+    #[cold]
+    fn wait_for_turn<'a>(&'a self, mut endpoint: MutexGuard<'a, Endpoint>) -> MutexGuard<'a, Endpoint> {
+        while self.has_queued() {
             drop(endpoint);
-            // Its thread may just have found the endpoint taken.
+            // The thread of host streams may just have found the endpoint taken.
             super::stream::wake();
             self.wait_queued();
+            endpoint = self.endpoint.lock();
         }
+        endpoint
     }
 
     /// True if launches on host streams wait for this rank's endpoint.

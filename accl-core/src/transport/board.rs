@@ -27,9 +27,7 @@
 //! have seen that number; the rule above keeps it unchanged until they have all moved on.
 #![allow(unsafe_code)]
 
-use super::shm::{
-    Arena, BOARD_AHEAD, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Members,
-};
+use super::shm::{Arena, BOARD_AHEAD, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES};
 use crate::device::{Device, UserPointer};
 use crate::memory::regions::{self, Region};
 use crate::sync::postings::Postings;
@@ -121,11 +119,6 @@ impl Board {
     /// How many ranks there are, those of other hosts included.
     pub fn ranks(&self) -> usize {
         self.arena.members().ranks()
-    }
-
-    /// Who posts on this board.
-    pub fn members(&self) -> Members {
-        self.arena.members().clone()
     }
 
     /// True if `rank` posts on this board.
