@@ -366,6 +366,20 @@ fn over_tcp() {
     }
 }
 
+/// Processes of several hosts, by memory among themselves and by TCP between the hosts.
+#[test]
+fn several_hosts() {
+    for (processes, threads, hosts) in [(4, 1, 2), (5, 1, 2), (6, 1, 3), (7, 1, 3), (2, 3, 2), (4, 2, 2)] {
+        for (segment, deterministic) in [("256K", 0), ("1K", 0), ("64", 1)] {
+            let cluster = Cluster::new(processes, threads)
+                .hosts(hosts)
+                .env("ACCL_SEGMENT_BYTES", segment)
+                .env("ACCL_DETERMINISTIC", deterministic);
+            run(cluster, cases() / 3);
+        }
+    }
+}
+
 /// As many ranks as one host is built for, on as few cores as there are.
 #[test]
 fn many_ranks() {

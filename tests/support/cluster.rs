@@ -47,6 +47,7 @@ pub struct Cluster {
     ids: usize,
     argument: String,
     environment: Vec<(String, String)>,
+    hosts: Option<usize>,
     limit: Duration,
 }
 
@@ -61,7 +62,15 @@ impl Cluster {
     /// `processes` with `threads` ranks each; rank = process + thread · processes.
     pub fn new(processes: usize, threads: usize) -> Self {
         let limit = Duration::from_secs(120);
-        Self { processes, threads, ids: 1, argument: String::new(), environment: Vec::new(), limit }
+        Self {
+            processes,
+            threads,
+            ids: 1,
+            argument: String::new(),
+            environment: Vec::new(),
+            hosts: None,
+            limit,
+        }
     }
 
     pub fn ids(mut self, ids: usize) -> Self {
@@ -76,6 +85,12 @@ impl Cluster {
 
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.environment.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Has the processes take themselves for those of so many hosts, in turn.
+    pub fn hosts(mut self, hosts: usize) -> Self {
+        self.hosts = Some(hosts);
         self
     }
 
@@ -144,6 +159,9 @@ impl Cluster {
         command.env(IDS, ids).env(ARGUMENT, &self.argument);
         command.env(LIBRARY, super::libraries().join("libnccl.so"));
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(hosts) = self.hosts {
+            command.env("NCCL_HOSTID", format!("host {}", process % hosts));
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     }
 }

@@ -13,7 +13,7 @@
 //! Memory that is read in place is covered the same way: who reads must know of the last write, and who writes, or
 //! hands its buffers back at the end, must know of every reading.
 
-use super::{Algorithm, Buffer, Folding, Operand, Plan, Request, Span, Step, staging};
+use super::{Algorithm, Buffer, Folding, Layout, Operand, Plan, Request, Span, Step, hierarchical, staging};
 use crate::types::{Collective, Rank};
 use std::collections::VecDeque;
 
@@ -70,9 +70,42 @@ enum Way {
     Messages(Algorithm),
     Reading(Folding),
     Staging,
+    /// On hosts of some pattern, with an algorithm between them.
+    Hosts(Pattern, Algorithm),
 }
 
-const WAYS: [Way; 7] = [
+/// How ranks are spread over hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pattern {
+    /// Each on one of its own.
+    Apart,
+    /// Neighbours together, in threes.
+    Blocks,
+    /// In turn on so many.
+    Turns(usize),
+    /// One host has most, others have one or two.
+    Uneven,
+}
+
+impl Pattern {
+    fn layout(self, ranks: usize) -> Layout {
+        let host = |rank: Rank| match self {
+            Self::Apart => rank,
+            Self::Blocks => rank / 3,
+            Self::Turns(hosts) => rank % hosts,
+            Self::Uneven => {
+                if rank.is_multiple_of(5) {
+                    rank / 10
+                } else {
+                    1000
+                }
+            }
+        };
+        Layout::of(&(0..ranks).map(host).collect::<Vec<_>>())
+    }
+}
+
+const WAYS: [Way; 13] = [
     Way::Messages(Algorithm::Direct),
     Way::Messages(Algorithm::Ring),
     Way::Messages(Algorithm::Tree),
@@ -80,6 +113,12 @@ const WAYS: [Way; 7] = [
     Way::Reading(Folding::Owner),
     Way::Reading(Folding::Everyone),
     Way::Staging,
+    Way::Hosts(Pattern::Apart, Algorithm::Ring),
+    Way::Hosts(Pattern::Blocks, Algorithm::Ring),
+    Way::Hosts(Pattern::Turns(2), Algorithm::RecursiveDoubling),
+    Way::Hosts(Pattern::Turns(3), Algorithm::Ring),
+    Way::Hosts(Pattern::Uneven, Algorithm::Ring),
+    Way::Hosts(Pattern::Uneven, Algorithm::Tree),
 ];
 
 impl Way {
@@ -88,6 +127,7 @@ impl Way {
             Self::Messages(algorithm) => algorithm.serves(kind),
             Self::Reading(_) => true,
             Self::Staging => staging::serves(kind),
+            Self::Hosts(_, between) => hierarchical::serves(kind) && between.serves(kind),
         }
     }
 
@@ -101,11 +141,14 @@ impl Way {
         let mut plan = Plan::default();
         match self {
             Self::Messages(algorithm) => request.plan(algorithm, &mut plan),
-            Self::Reading(_) | Self::Staging if request.ranks == 1 => {
+            Self::Reading(_) | Self::Staging | Self::Hosts(..) if request.ranks == 1 => {
                 request.plan(Algorithm::Direct, &mut plan)
             }
             Self::Reading(folding) => request.plan_reading(folding, &mut plan),
             Self::Staging => request.plan_staging(&mut plan),
+            Self::Hosts(pattern, between) => {
+                request.plan_hierarchical(&pattern.layout(request.ranks), between, &mut plan);
+            }
         }
         plan
     }
@@ -500,7 +543,9 @@ fn every_plan_is_right_for_1_to_64_ranks() {
     let mut checked = 0;
     for way in WAYS {
         for kind in KINDS.into_iter().filter(|kind| way.serves(*kind)) {
-            for ranks in 1..=64 {
+            // Of plans between hosts there are many, and large ones are like small ones.
+            let step = if matches!(way, Way::Hosts(..)) { 5 } else { 1 };
+            for ranks in (1..=17).chain((18..=64).step_by(step)) {
                 let counts =
                     if ranks <= 17 { vec![0, 1, ranks - 1, ranks, ranks + 1] } else { vec![1, ranks + 1] };
                 for count in counts {

@@ -7,6 +7,7 @@ mod choices;
 mod chunk;
 mod cost;
 mod direct;
+mod hierarchical;
 mod plan;
 mod reading;
 mod recursive_doubling;
@@ -20,6 +21,7 @@ mod check;
 
 pub use choices::{Choices, Forced, sizes};
 pub use cost::{BOARD_MOST_BYTES, Pull, Shape, Way, predict};
+pub use hierarchical::Layout;
 pub use plan::{Buffer, Operand, Plan, Span, Step};
 pub use reading::{Folding, reads};
 pub(crate) use select::contributed_blocks;
@@ -66,6 +68,12 @@ impl Request {
     pub fn plan_reading(&self, folding: Folding, plan: &mut Plan) {
         plan.clear();
         reading::plan(self, folding, plan);
+    }
+
+    /// The same for ranks on several hosts; `between` is what carries data from host to host.
+    pub fn plan_hierarchical(&self, layout: &Layout, between: Algorithm, plan: &mut Plan) {
+        plan.clear();
+        hierarchical::plan(self, layout, between, plan);
     }
 
     /// The same for ranks that stage their data for each other.

@@ -1,10 +1,10 @@
 //! Which algorithm serves a call.
 
-use super::Folding;
 use super::choices::{Choices, Forced, WAYS, WAYS_WITHOUT_READING};
 #[cfg(test)]
 use super::cost::Pull;
 use super::cost::{BOARD_MOST_BYTES, Shape, Way, predict};
+use super::{Folding, Layout, hierarchical};
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::topo::Machine;
@@ -73,6 +73,8 @@ pub enum Choice {
     Staging,
     /// By a plan of messages.
     Planned(Algorithm),
+    /// The same for ranks on several hosts, which fold among themselves first; the algorithm is the one between the hosts.
+    Hierarchical(Algorithm),
 }
 
 /// What the choice depends on besides the request.
@@ -89,8 +91,18 @@ pub struct Facts {
     streaming_least_bytes: Option<usize>,
     shape: Shape,
     machine: Machine,
-    /// The algorithms of small and of large calls, if the ranks are on several hosts.
-    between_hosts: Option<[Routes; 2]>,
+    /// If the ranks are on several hosts.
+    between_hosts: Option<Arc<Between>>,
+}
+
+/// What the choice between hosts depends on.
+#[derive(Debug)]
+struct Between {
+    layout: Layout,
+    /// The algorithms of small and of large calls that are not hierarchical.
+    routes: [Routes; 2],
+    /// The algorithms between the hosts, the same; none for a kind that settings or nature make flat.
+    teams: [Routes; 2],
 }
 
 /// The algorithm for each kind, as the settings leave it; none if they leave none.
@@ -101,13 +113,22 @@ const SMALL_BYTES: usize = 32 << 10;
 
 impl Facts {
     /// The facts for ranks on several hosts.
-    pub fn between_hosts(settings: &Settings, shape: Shape, machine: &Machine) -> Self {
+    pub fn between_hosts(settings: &Settings, layout: Layout, shape: Shape, machine: &Machine) -> Self {
         use Algorithm::{Direct, RecursiveDoubling, Ring, Tree};
         let few_waits = [RecursiveDoubling, Tree, Direct, Ring];
         let few_bytes = [Ring, Tree, Direct, RecursiveDoubling];
-        let routes = [few_waits, few_bytes].map(|order| routes(settings, &order));
+        let orders = [few_waits, few_bytes];
+        let teams = orders.map(|order| {
+            Collective::ALL.map(|kind| {
+                let flat = settings.deterministic
+                    || !settings.algorithms.is_open(kind)
+                    || !hierarchical::serves(kind);
+                order.into_iter().find(|one| !flat && one.serves(kind))
+            })
+        });
+        let routes = orders.map(|order| routes(settings, &order));
         Self {
-            between_hosts: Some(routes),
+            between_hosts: Some(Arc::new(Between { layout, routes, teams })),
             reads: false,
             exchanges: false,
             ..Self::of(settings, shape, machine)
@@ -146,6 +167,11 @@ impl Facts {
     fn choices(&self, kind: Collective) -> &Choices {
         let of_kinds = if self.reads { &self.ways.reading } else { &self.ways.without };
         &of_kinds[kind.index()]
+    }
+
+    /// Who shares a host with whom, if there are several.
+    pub fn layout(&self) -> Option<&Layout> {
+        self.between_hosts.as_ref().map(|between| &between.layout)
     }
 
     /// Who takes part.
@@ -263,10 +289,12 @@ pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
     if facts.shape.ranks == 1 {
         return Ok(Choice::Planned(Algorithm::Direct));
     }
-    if let Some([small, large]) = &facts.between_hosts {
+    if let Some(between) = &facts.between_hosts {
         let moved = bytes.saturating_mul(contributed_blocks(kind, facts.shape.ranks));
-        let routes = if moved <= SMALL_BYTES { small } else { large };
-        return routes[kind.index()].map(Choice::Planned).ok_or_else(|| none_left(kind));
+        let (size, index) = (usize::from(moved > SMALL_BYTES), kind.index());
+        let hierarchical = between.teams[size][index].map(Choice::Hierarchical);
+        let flat = between.routes[size][index].map(Choice::Planned);
+        return hierarchical.or(flat).ok_or_else(|| none_left(kind));
     }
     let route = facts.route(kind)?;
     if route != Algorithm::Direct {

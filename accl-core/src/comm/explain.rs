@@ -36,6 +36,9 @@ impl Communicator {
             Choice::Planned(Algorithm::Ring) => Way::Ring,
             Choice::Planned(Algorithm::Tree) => Way::Tree,
             Choice::Planned(Algorithm::RecursiveDoubling) => Way::RecursiveDoubling,
+            Choice::Hierarchical(Algorithm::Ring) => Way::Ring,
+            Choice::Hierarchical(Algorithm::Tree) => Way::Tree,
+            Choice::Hierarchical(_) => Way::RecursiveDoubling,
             _ => facts.way(kind, bytes),
         };
         let name = if self.ranks() == 1 { "alone" } else { way.name() };

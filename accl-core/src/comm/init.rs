@@ -2,7 +2,7 @@
 
 use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
-use crate::algo::{Facts, Pull, Shape};
+use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::{Debug, Settings};
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
@@ -182,7 +182,8 @@ impl Communicator {
         let shape = Shape { ranks: self.ranks(), cpus, pull };
         let network = prepared.network.take();
         let facts = if network.is_some() {
-            Facts::between_hosts(settings, shape, &prepared.machine)
+            let hosts: Vec<_> = peers.iter().map(|peer| (peer.place.neighbourhood(), peer.host_id)).collect();
+            Facts::between_hosts(settings, Layout::of(&hosts), shape, &prepared.machine)
         } else {
             Facts::of(settings, shape, &prepared.machine)
         };

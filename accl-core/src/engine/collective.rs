@@ -11,7 +11,7 @@ use super::lanes::Fabric;
 use super::steps::StepRunner;
 use super::{Operation, Poll};
 use crate::algo::{Algorithm, Choice, Folding, Plan, Request, reads, select};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::regions;
 use crate::reduce::Reduction;
 use crate::transport::board::{self, Board, Contribution, Offer, PostedCall, Regions};
@@ -24,6 +24,8 @@ const READING_CODE: u8 = 6;
 /// The same where everyone is to fold all of an AllReduce.
 const FLAT_READING_CODE: u8 = 4;
 const PASSING_CODE: u8 = 5;
+/// Plans between hosts, beside the number of the algorithm that carries data from host to host. Nothing is read in place there.
+const HIERARCHICAL_CODE: u8 = 4;
 /// Its segments follow from the arena; no other's are of 2^31 bytes.
 const STAGING_CODE: u8 = 31 << 3;
 
@@ -120,9 +122,7 @@ impl CollectiveOp {
         }
         let data = match self.choice {
             Choice::Exchange => exchange::contribution(&self.call, endpoint),
-            Choice::Reading | Choice::Passing | Choice::Staging | Choice::Planned(_) => {
-                Contribution::whole(self.call.send, 0)
-            }
+            _ => Contribution::whole(self.call.send, 0),
         };
         let (posted, scale) = (self.posted, self.scale.unwrap_or_default());
         let device = endpoint.device;
@@ -246,6 +246,11 @@ impl CollectiveOp {
             Choice::Planned(algorithm) => request.plan(algorithm, plan),
             Choice::Passing => request.plan(Algorithm::Direct, plan),
             Choice::Staging => request.plan_staging(plan),
+            Choice::Hierarchical(between) => {
+                let layout = endpoint.facts.layout();
+                let layout = layout.ok_or_else(|| Error::internal("a plan between hosts on one host"))?;
+                request.plan_hierarchical(layout, between, plan);
+            }
             Choice::Exchange | Choice::Reading => {
                 let folding = self.folding(&request, endpoint)?;
                 self.folds_all = folding == Folding::Everyone;
@@ -289,7 +294,7 @@ impl CollectiveOp {
                 let bytes = match self.choice {
                     Choice::Exchange => self.call.input_elems(ranks, rank) * self.call.dtype.size_bytes(),
                     Choice::Reading => size_of::<Regions>(),
-                    Choice::Passing | Choice::Staging | Choice::Planned(_) => 0,
+                    _ => 0,
                 };
                 let behind = (self.sequence + 1).saturating_sub(board::lead_for(bytes) as u64);
                 missing.extend((0..ranks).filter(|peer| {
@@ -328,7 +333,7 @@ impl Operation for CollectiveOp {
                     exchange::finish(&self.call, self.scale, self.sequence, endpoint)?;
                     return Ok(Poll::Done);
                 }
-                Choice::Reading | Choice::Passing | Choice::Staging | Choice::Planned(_) => {
+                _ => {
                     if self.run(endpoint)? != Poll::Done {
                         return Ok(if self.runner.take_advanced() { Poll::Advanced } else { Poll::Blocked });
                     }
@@ -370,6 +375,7 @@ pub(super) fn posted(call: &Call, choice: Choice, endpoint: &Endpoint) -> Posted
         }
         Choice::Passing => PASSING_CODE | segment_code(),
         Choice::Staging => STAGING_CODE,
+        Choice::Hierarchical(between) => HIERARCHICAL_CODE | between as u8 | segment_code(),
         Choice::Planned(algorithm) => algorithm as u8 | segment_code(),
     })
 }
