@@ -151,7 +151,7 @@ impl Teams<'_> {
                 let own = Operand::Local(Span::input(part.clone()));
                 if *peer == request.rank { own } else { Operand::Peer(*peer, Buffer::Input) }
             });
-            plan.partial_elems = plan.partial_elems.max(self.window_elems());
+            plan.partial_elems = plan.partial_elems.max(part.len());
             plan.reduce(operands, held);
         }
         self.carry(team, part, held, plan);
@@ -166,6 +166,8 @@ impl Teams<'_> {
             rank: place(request.rank),
             root: if request.kind.has_root() { place(request.root) } else { 0 },
             count_elems: part.len(),
+            // Scratch memory comes in segments.
+            segment_elems: request.segment_elems.min(part.len().max(1)),
             ..*request
         };
         let mut between = Plan::default();
@@ -173,7 +175,17 @@ impl Teams<'_> {
         let brings = |member: usize| {
             if self.layout.neighbours(team[member]).len() == 1 { Buffer::Input } else { Buffer::Partial }
         };
-        embed(&between, &Embedding { team, part, held, scratch: self.window_elems(), brings: &brings }, plan);
+        embed(
+            &between,
+            &Embedding {
+                team,
+                part,
+                held,
+                scratch: if held.buffer == Buffer::Partial { part.len() } else { 0 },
+                brings: &brings,
+            },
+            plan,
+        );
     }
 
     /// Broadcast and Reduce.
