@@ -20,7 +20,8 @@ fn one_rank_has_no_bus_bandwidth() {
 fn copies_that_a_launcher_starts_join() {
     let torch = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "47311"), ("TORCHELASTIC_RUN_ID", "test")];
     type Variables<'a> = &'a [(&'a str, &'a str)];
-    let launchers: [(&str, &str, Variables<'_>); 4] = [
+    let launchers: [(&str, &str, Variables<'_>); 5] = [
+        ("ACCL_RANK", "ACCL_WORLD", &[("ACCL_ROOT", "127.0.0.1:47312")]),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &[]),
         ("PMI_RANK", "PMI_SIZE", &[]),
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &[]),

@@ -36,6 +36,12 @@ pub(crate) struct Arguments {
     /// Rank processes to start here; under a launcher more threads per process. ranks = processes x t x g.
     #[arg(short = 'g', long, default_value_t = 1, value_name = "N")]
     pub(crate) ngpus: usize,
+    /// Print the commands that would start -g ranks on each of these hosts; the first may have a port: a:47500,b,c.
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) hosts: Option<String>,
+    /// The remote shell in these commands.
+    #[arg(long, default_value = "ssh", value_name = "COMMAND")]
+    pub(crate) rsh: String,
     /// Smallest size, bytes or with K, M, G (powers of 1024).
     #[arg(short = 'b', long, default_value = "32M", value_parser = parse_size, value_name = "SIZE")]
     pub(crate) minbytes: usize,

@@ -12,8 +12,8 @@ EXAMPLES
 
 RANKS
   No launcher and no MPI is needed: -g N starts N processes of one rank each, -t N makes N threads in
-  each, each a rank of its own. Under mpirun, mpiexec, srun or torchrun every started process joins, with
-  t x g threads. They meet at ACCL_BENCH_RENDEZVOUS=host:port if set, else at MASTER_ADDR:MASTER_PORT
+  each, each a rank of its own. Under mpirun, mpiexec, srun or torchrun, and with ACCL_RANK and ACCL_WORLD set by hand,
+  every started process joins, with t x g threads. They meet at ACCL_BENCH_RENDEZVOUS or ACCL_ROOT=host:port if set, else at MASTER_ADDR:MASTER_PORT
   (under torchrun, which uses that port itself, the next one), else, all on one host, at a local socket
   named after the job. A launcher that does not tell enough to join is warned about, and one copy runs alone.
   Ranks meet, wait for each other and compare results by ways of the bench, never of the library under test.
@@ -70,6 +70,7 @@ ENVIRONMENT
   NCCL_TESTS_MIN_BW           the average bus bandwidth wanted; less than 0.9 of it is exit code 7
   NCCL_TESTS_ALLTOALLV_SPREAD parts between pairs are shorter by up to this share, 0 to 1
   ACCL_BENCH_RENDEZVOUS       host:port where ranks of a launcher meet
+  ACCL_RANK, ACCL_WORLD, ACCL_ROOT   this process's number, how many there are, host:port of the first: a start by hand
   The library reads its own: NCCL_DEBUG, NCCL_ALGO, ... are passed on as they are.
 
 EXIT CODES

@@ -12,6 +12,7 @@ mod csv;
 mod datatype;
 mod failure;
 mod help;
+mod hosts;
 mod hub;
 mod json;
 mod launch;
@@ -84,6 +85,10 @@ fn list() {
 }
 
 fn run(args: Arguments) -> Outcome<Exit> {
+    if let Some(names) = &args.hosts {
+        let given: Vec<_> = std::env::args().skip(1).collect();
+        return hosts::run(names, &args, &given);
+    }
     if args.test.as_deref() == Some("tune") {
         return tune::run(&args);
     }
