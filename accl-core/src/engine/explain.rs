@@ -39,13 +39,14 @@ pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u6
 
 /// The error of a rank whose peer on another host makes another call.
 pub(super) fn disagreement(
+    rank: Rank,
     ours: PostedCall,
     sequence: u64,
     peer: Rank,
     theirs: PostedCall,
     their_sequence: u64,
 ) -> Error {
-    let mut words = format!("this rank: {}; rank {peer}: {}", describe(ours), describe(theirs));
+    let mut words = format!("rank {rank}: {}; rank {peer}: {}", describe(ours), describe(theirs));
     if sequence != their_sequence {
         let _ = write!(words, ", its collective #{their_sequence}");
     } else if describe(ours) == describe(theirs) {
@@ -68,7 +69,12 @@ pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: 
         let who = &seat.peers[*peer];
         let mut clause = format!("rank {peer} ({})", who.name);
         let Some(arena) = seat.arena.as_ref().filter(|arena| arena.members().has(*peer)) else {
-            clause.push_str(" has not sent its part");
+            let gone = seat.arena.as_ref().map_or(RankState::Absent, |arena| arena.state_of(*peer));
+            clause.push_str(match gone {
+                RankState::Aborted => " has aborted",
+                RankState::Left => " has destroyed its communicator",
+                RankState::Absent | RankState::Present => " has not sent its part",
+            });
             clauses.push(clause);
             continue;
         };

@@ -8,6 +8,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::progress::Progress;
 use crate::sync::wait::{Backoff, Habit, Patience};
 use crate::transport::shm::{Arena, RankState};
+use crate::transport::tcp;
 use crate::types::Rank;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, OnceLock};
@@ -96,6 +97,7 @@ impl Seat {
         }
         let first = self.arena.as_ref().and_then(|arena| {
             arena.fail(&error);
+            tcp::wake::tell(arena);
             let first = arena.failure();
             if first.is_none() {
                 // Somebody else is telling the first failure, and may have died over it: then nobody will read it,
@@ -113,6 +115,7 @@ impl Seat {
         if let Some(arena) = &self.arena {
             arena.part(self.rank, RankState::Aborted);
             arena.block(self.rank).bell.ring();
+            tcp::wake::tell(arena);
         }
         super::stream::wake_for_abort();
     }
@@ -123,6 +126,7 @@ impl Seat {
             && arena.block(self.rank).state() == RankState::Present
         {
             arena.part(self.rank, RankState::Left);
+            tcp::wake::tell(arena);
         }
     }
 

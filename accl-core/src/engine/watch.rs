@@ -111,10 +111,12 @@ fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) ->
         )))
     };
     for peer in missing.iter().copied() {
-        match arena.members().has(peer).then(|| arena.block(peer).state()) {
-            Some(RankState::Aborted) => return lost(peer, "aborted the communicator"),
-            Some(RankState::Left) => return lost(peer, "destroyed its communicator"),
-            _ => {}
+        // What a rank has sent before it left is not lost on a slow way from host to host.
+        let hears = || endpoint.fabric.as_ref().is_some_and(|fabric| fabric.hears(peer));
+        match arena.state_of(peer) {
+            RankState::Aborted => return lost(peer, "aborted the communicator"),
+            RankState::Left if !hears() => return lost(peer, "destroyed its communicator"),
+            RankState::Left | RankState::Absent | RankState::Present => {}
         }
         if seat.peers[peer].watch.as_ref().is_some_and(|watch| watch.has_ended()) {
             return lost(peer, "ended");

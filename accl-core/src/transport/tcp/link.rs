@@ -105,7 +105,14 @@ impl Sender for TcpSender {
             let head = &self.head[HEAD_BYTES - self.head_left..];
             let body = message.source.byte_add(done);
             let sent = device.send(socket, head, body, message.head.bytes - done);
-            let Some(sent) = sent.map_err(|error| self.link.lost(error))? else { break };
+            let sent = match sent {
+                Ok(Some(sent)) => sent,
+                Ok(None) => break,
+                Err(error) => {
+                    self.link.lost(error);
+                    break;
+                }
+            };
             let of_head = sent.min(self.head_left);
             self.head_left -= of_head;
             done += sent - of_head;
@@ -188,13 +195,11 @@ impl TcpReceiver {
             return Ok(());
         }
         match socket::read_some(socket, &mut buffer[self.end..]) {
-            Ok(Some(0)) => Err(self.link.lost("it closed the connection")),
-            Ok(count) => {
-                self.end += count.unwrap_or(0);
-                Ok(())
-            }
-            Err(error) => Err(self.link.lost(error)),
+            Ok(Some(0)) => self.link.lost("it closed the connection"),
+            Ok(count) => self.end += count.unwrap_or(0),
+            Err(error) => self.link.lost(error),
         }
+        Ok(())
     }
 
     /// The error that the peer has sent in place of a message, as far as it has come.
@@ -227,7 +232,7 @@ impl Receiver for TcpReceiver {
                 Ok(Some(head))
             }
             Some(Heard::Failure { kind, bytes }) => Err(self.failure(kind, bytes)),
-            None => Err(self.link.lost("what it sends is no message")),
+            None => Err(self.link.broken("what it sends is no message")),
         }
     }
 
@@ -270,9 +275,15 @@ impl Receiver for TcpReceiver {
         if self.start == self.end && wanted >= DIRECT_BYTES {
             let Some(socket) = self.link.socket()? else { return Ok(0) };
             let count = match device.receive(socket, destination, wanted) {
-                Ok(Some(0)) => return Err(self.link.lost("it closed the connection")),
+                Ok(Some(0)) => {
+                    self.link.lost("it closed the connection");
+                    0
+                }
                 Ok(count) => count.unwrap_or(0),
-                Err(error) => return Err(self.link.lost(error)),
+                Err(error) => {
+                    self.link.lost(error);
+                    0
+                }
             };
             // Not a byte of it is in the buffer.
             self.current =

@@ -6,9 +6,11 @@
 //!
 //! Nothing here waits, except for the dialling. Whoever wants to sleep has `wake` ring its bell.
 
+mod control;
 mod link;
 mod network;
 pub mod wake;
 
+pub use control::ControlHandle;
 pub use link::{TcpReceiver, TcpSender};
-pub use network::{GiveUp, Link, Network};
+pub use network::{GiveUp, Link, Network, World};
