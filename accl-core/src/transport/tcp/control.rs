@@ -1,0 +1,450 @@
+//! What hosts tell each other besides data: failures, and which ranks have gone.
+//!
+//! The ranks of a host know of each other by what they share: the arena has their states and the first failure, and who
+//! dies is seen by its process's descriptor. The first rank of each host, its *leader*, carries that to other hosts. Leaders
+//! stand in a ring, each connected with the next and the one before; what one of them learns floods around both ways,
+//! and goes into each host's arena, where it wakes everybody. Who breaks the ring is missed by both neighbours, so everybody hears
+//! of it, however many break it at once.
+//!
+//! ```text
+//! record:  0: "ACLC" | what u8 | code u8 | bytes u16 | rank u32 | zero u32      16: text of so many bytes
+//! what: 1 alive (nothing else is set) | 2 failure (code: its kind) | 3 gone (code: how; rank: who)
+//! ```
+//! Numbers are little-endian. A connection that ends while a rank of its process has not said that it goes is a death. Who says nothing
+//! more goes without a word: a rank that leaves tells so, on its way out.
+//!
+//! Everything here happens in [`Control::visit`], which never waits: on the thread `accl-network` whenever something comes and each
+//! 50 ms, and on a rank's own thread when it has something to tell.
+
+use super::network::{Network, World};
+use super::wake::{self, MEASURES, Round};
+use crate::error::{Error, ErrorKind, Result};
+use crate::os::process::Watch;
+use crate::os::{clock, network, socket};
+use crate::transport::shm::{Arena, RankState};
+use crate::types::Rank;
+use parking_lot::Mutex;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The purpose of these connections, beside those of lanes.
+pub(super) const PURPOSE: u8 = 2;
+/// How long a neighbour that has to dial may take.
+const COMING: Duration = Duration::from_secs(40);
+
+const MAGIC: u32 = u32::from_le_bytes(*b"ACLC");
+const HEAD_BYTES: usize = 16;
+const TEXT_BYTES: usize = 1024;
+const ALIVE: u8 = 1;
+const FAILURE: u8 = 2;
+const GONE: u8 = 3;
+
+/// One record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Record {
+    Alive,
+    Failure(Error),
+    Gone(u32, RankState),
+}
+
+impl Record {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (what, code, rank, text) = match self {
+            Self::Alive => (ALIVE, 0, 0, ""),
+            Self::Failure(error) => {
+                (FAILURE, error.kind().code(), 0, &error.text()[..error.text().floor_char_boundary(TEXT_BYTES)])
+            }
+            Self::Gone(rank, state) => (GONE, *state as u8, *rank, ""),
+        };
+        let mut bytes = MAGIC.to_le_bytes().to_vec();
+        bytes.extend([what, code]);
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(rank.to_le_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(text.as_bytes());
+        bytes
+    }
+
+    /// Takes the first record off, once all of it is there; an error (Remote) if it is none.
+    pub(crate) fn take(inbox: &mut Vec<u8>) -> Result<Option<Self>> {
+        let Some(head) = inbox.first_chunk::<HEAD_BYTES>().copied() else { return Ok(None) };
+        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (what, code, rank) = (head[4], head[5], number(8));
+        let bytes = usize::from(u16::from_le_bytes([head[6], head[7]]));
+        let wrong = || Error::remote("a record between hosts that is none");
+        if number(0) != MAGIC || bytes > TEXT_BYTES || number(12) != 0 {
+            return Err(wrong());
+        }
+        let Some(text) = inbox.get(HEAD_BYTES..HEAD_BYTES + bytes) else { return Ok(None) };
+        let record = match (what, code, rank, bytes) {
+            (ALIVE, 0, 0, 0) => Self::Alive,
+            (FAILURE, _, 0, _) => {
+                let kind = ErrorKind::from_code(code).ok_or_else(wrong)?;
+                let text = std::str::from_utf8(text).map_err(|_| wrong())?;
+                Self::Failure(Error::new(kind, text))
+            }
+            (GONE, 2, _, 0) => Self::Gone(rank, RankState::Left),
+            (GONE, 3, _, 0) => Self::Gone(rank, RankState::Aborted),
+            _ => return Err(wrong()),
+        };
+        inbox.drain(..HEAD_BYTES + bytes);
+        Ok(Some(record))
+    }
+}
+
+/// What a host's leader does for one communicator.
+pub(super) struct Control {
+    world: Arc<World>,
+    /// Of the processes of this host's other ranks.
+    watches: Vec<Option<Arc<Watch>>>,
+    /// Of its events.
+    number: OnceLock<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    lines: Vec<Line>,
+    /// Neighbours that have to dial, and until when.
+    coming: Vec<(Rank, Instant)>,
+    watching: bool,
+    /// By which they come; given back when all have.
+    network: Option<Arc<Network>>,
+    /// The leader has gone, or is about to.
+    released: bool,
+    over: bool,
+}
+
+/// A connection to a neighbour.
+#[derive(Debug)]
+struct Line {
+    peer: Rank,
+    socket: OwnedFd,
+    ip: Option<IpAddr>,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// The failure has been told to this one, or by it.
+    knows_failure: bool,
+    /// The same for each rank that has gone.
+    knows_gone: Vec<bool>,
+    watched: bool,
+    made: Instant,
+    measured: Instant,
+}
+
+/// Keeps the connections with other hosts, for their leaders. When it is dropped they end as soon as nobody of the host needs
+/// them.
+#[derive(Debug)]
+pub struct ControlHandle(Arc<Control>);
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Control").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ControlHandle {
+    fn drop(&mut self) {
+        let network = {
+            let mut state = self.0.state.lock();
+            state.released = true;
+            state.network.take()
+        };
+        drop(network);
+        wake::tell(self.0.arena());
+    }
+}
+
+/// Joins the ring of hosts if the network's rank is the first of its host. `watches` are those of all ranks' processes. Waits for
+/// the neighbour that this one dials.
+pub(super) fn join(network: &Arc<Network>, watches: Vec<Option<Arc<Watch>>>) -> Result<Option<ControlHandle>> {
+    let world = network.world();
+    let leaders = world.leaders();
+    let Some(place) = leaders.iter().position(|leader| *leader == world.rank) else { return Ok(None) };
+    let hosts = leaders.len();
+    let mut neighbours = vec![leaders[(place + 1) % hosts], leaders[(place + hosts - 1) % hosts]];
+    neighbours.dedup();
+    let coming_until = clock::now() + COMING;
+    let (dialled, coming): (Vec<_>, Vec<_>) = neighbours.into_iter().partition(|peer| world.rank < *peer);
+    let state = State {
+        lines: Vec::new(),
+        coming: coming.into_iter().map(|peer| (peer, coming_until)).collect(),
+        network: Some(network.clone()),
+        watching: false,
+        released: false,
+        over: false,
+    };
+    let control = Arc::new(Control {
+        world: world.clone(),
+        watches,
+        number: OnceLock::new(),
+        state: Mutex::new(state),
+    });
+    let handle = ControlHandle(control.clone());
+    // From here on a failure is told to those who are connected already.
+    wake::carry(control.clone())?;
+    for peer in dialled {
+        match network.dial(peer, PURPOSE) {
+            Ok(socket) => control.add(peer, socket),
+            Err(error) => {
+                control.arena().fail(&error);
+                return Err(error);
+            }
+        }
+        wake::tell(control.arena());
+    }
+    Ok(Some(handle))
+}
+
+impl Control {
+    pub(super) fn arena(&self) -> &Arc<Arena> {
+        &self.world.arena
+    }
+
+    /// From here on events have this number.
+    pub(super) fn begin(&self, number: u64) {
+        let _ = self.number.set(number);
+    }
+
+    fn add(&self, peer: Rank, socket: OwnedFd) {
+        let now = clock::now();
+        let ip = network::peer_ip(socket.as_fd());
+        let line = Line {
+            peer,
+            socket,
+            ip,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            knows_failure: false,
+            knows_gone: vec![false; self.world.peers.len()],
+            watched: false,
+            made: now,
+            measured: now,
+        };
+        self.state.lock().lines.push(line);
+    }
+
+    /// Does everything that can be done now. True if it is over.
+    pub(super) fn visit(&self, round: &Round<'_>) -> bool {
+        self.take_arrived(round.now);
+        let mut state = self.state.lock();
+        let Some(number) = self.number.get().copied().filter(|_| !state.over) else { return state.over };
+        self.watch(&mut state, number, round);
+        let mut lines = std::mem::take(&mut state.lines);
+        lines.retain_mut(|line| match self.listen(line) {
+            Ok(()) => true,
+            Err(why) => {
+                self.ended(line, &why);
+                false
+            }
+        });
+        self.see_deaths();
+        self.measure(&mut lines, round);
+        lines.retain_mut(|line| {
+            self.inform(line);
+            line.flush().is_ok() || {
+                self.ended(line, "the connection is broken");
+                false
+            }
+        });
+        state.lines = lines;
+        let members = self.arena().members();
+        let present = |rank| members.has(rank) && !self.arena().state_of(rank).is_gone();
+        state.over = state.released && (self.arena().has_failed() || !(0..members.ranks()).any(present));
+        if state.over {
+            state.lines.clear();
+            self.watches.iter().flatten().for_each(|watch| round.unwatch(watch.descriptor_of_process()));
+        }
+        state.over
+    }
+
+    /// Takes in connections that neighbours have dialled.
+    fn take_arrived(&self, now: Instant) {
+        let (mut coming, network) = {
+            let mut state = self.state.lock();
+            let network = state.network.clone();
+            (std::mem::take(&mut state.coming), network)
+        };
+        let Some(network) = network else { return };
+        coming.retain(|(peer, until)| {
+            if let Some(socket) = network.arrived(*peer, PURPOSE) {
+                self.add(*peer, socket);
+                return false;
+            }
+            if now > *until {
+                let whom = self.world.named(&[*peer]);
+                self.arena().fail(&Error::remote(format!("{whom} did not connect, as leaders of hosts do")));
+            }
+            now <= *until
+        });
+        let mut state = self.state.lock();
+        state.coming.extend(coming);
+        let done = if state.coming.is_empty() { state.network.take() } else { None };
+        drop(state);
+        drop((done, network));
+    }
+
+    fn watch(&self, state: &mut State, number: u64, round: &Round<'_>) {
+        let failed = |error: Error| self.arena().fail(&error);
+        if !state.watching {
+            state.watching = true;
+            for watch in self.watches.iter().flatten() {
+                // Ranks of one process have one descriptor: the second time it is there already.
+                let _ = round.watch(number, watch.descriptor_of_process(), true);
+            }
+        }
+        for line in state.lines.iter_mut().filter(|line| !line.watched) {
+            line.watched = true;
+            if let Err(error) = round.watch(number, line.socket.as_fd(), false) {
+                failed(error);
+            }
+        }
+    }
+
+    /// Takes in what has come; an error says why nothing more will.
+    fn listen(&self, line: &mut Line) -> std::result::Result<(), String> {
+        let mut buffer = [0; 4096];
+        loop {
+            while let Some(record) = Record::take(&mut line.inbox).map_err(|error| error.text().to_string())? {
+                self.hear(line, record);
+            }
+            match socket::read_some(line.socket.as_fd(), &mut buffer) {
+                Ok(Some(0)) => return Err("its process has ended".to_string()),
+                Ok(Some(count)) => line.inbox.extend(&buffer[..count]),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    fn hear(&self, line: &mut Line, record: Record) {
+        match record {
+            Record::Alive => {}
+            Record::Failure(error) => {
+                line.knows_failure = true;
+                self.arena().fail(&error);
+            }
+            Record::Gone(rank, state) => {
+                let rank = rank as Rank;
+                if let Some(knows) = line.knows_gone.get_mut(rank)
+                    && !self.arena().members().has(rank)
+                {
+                    *knows = true;
+                    self.arena().set_told(rank, state);
+                }
+            }
+        }
+    }
+
+    /// A connection has ended: that is a death, unless all ranks of its process have said that they go.
+    fn ended(&self, line: &Line, why: &str) {
+        let peers = &self.world.peers;
+        let lost = |rank: &Rank| {
+            peers[*rank].place.shares_process(&peers[line.peer].place) && !self.arena().state_of(*rank).is_gone()
+        };
+        let lost: Vec<_> = (0..peers.len()).filter(lost).collect();
+        if !lost.is_empty() {
+            self.arena().fail(&Error::remote(format!("{} is lost: {why}", self.world.named(&lost))));
+        }
+    }
+
+    /// Processes of this host that have ended.
+    fn see_deaths(&self) {
+        if self.arena().has_failed() {
+            return;
+        }
+        let dead = |rank: &Rank| {
+            self.arena().members().has(*rank)
+                && self.watches[*rank].as_ref().is_some_and(|watch| watch.has_ended())
+                // Asked afterwards: what the rank said last counts.
+                && !self.arena().state_of(*rank).is_gone()
+        };
+        if let Some(rank) = (0..self.watches.len()).find(dead) {
+            self.arena().fail(&Error::remote(format!("{} ended", self.world.named(&[rank]))));
+        }
+    }
+
+    /// Asks neighbours for a sign of life, and misses those that have not given one for too long.
+    fn measure(&self, lines: &mut Vec<Line>, round: &Round<'_>) {
+        let Some(patience) = self.world.patience else { return };
+        let now = round.now;
+        lines.retain_mut(|line| {
+            if now < line.measured + patience / MEASURES {
+                return true;
+            }
+            line.measured = now;
+            if line.outbox.is_empty() {
+                line.outbox = Record::Alive.encode();
+            }
+            let silence = network::hearing(line.socket.as_fd()).map_or(Duration::ZERO, |heard| heard.silence);
+            let watched = now - line.made.max(round.awake_since);
+            if silence <= patience || watched <= patience || round.silence_of(line.ip) <= patience {
+                return true;
+            }
+            let peers = &self.world.peers;
+            let lost = |rank: &Rank| {
+                peers[*rank].shares_host(&peers[line.peer]) && !self.arena().state_of(*rank).is_gone()
+            };
+            let lost: Vec<_> = (0..peers.len()).filter(lost).collect();
+            if !lost.is_empty() {
+                self.arena().fail(&wake::silence(&self.world.named(&lost), patience));
+            }
+            false
+        });
+    }
+
+    /// Queues what the neighbour does not know.
+    fn inform(&self, line: &mut Line) {
+        let arena = self.arena();
+        for (rank, knows) in line.knows_gone.iter_mut().enumerate().filter(|(_, knows)| !**knows) {
+            let state = arena.state_of(rank);
+            if state.is_gone() {
+                *knows = true;
+                line.outbox.extend(Record::Gone(rank as u32, state).encode());
+            }
+        }
+        if !line.knows_failure && let Some(error) = arena.failure() {
+            line.knows_failure = true;
+            line.outbox.extend(Record::Failure(error).encode());
+        }
+    }
+}
+
+impl Line {
+    /// Sends what is queued, as far as there is room.
+    fn flush(&mut self) -> std::io::Result<()> {
+        while !self.outbox.is_empty() {
+            let Some(count) = socket::write_some(self.socket.as_fd(), &self.outbox, &[])? else { break };
+            self.outbox.drain(..count);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_out_as_they_went_in() {
+        let failure = Record::Failure(Error::usage("ranks disagree: ä"));
+        let records = [Record::Alive, failure, Record::Gone(7, RankState::Left), Record::Gone(0, RankState::Aborted)];
+        let mut bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
+        let end = bytes.pop().unwrap();
+        for record in &records[..3] {
+            assert_eq!(Record::take(&mut bytes).unwrap().as_ref(), Some(record));
+        }
+        assert_eq!(Record::take(&mut bytes).unwrap(), None);
+        bytes.push(end);
+        assert_eq!(Record::take(&mut bytes).unwrap().as_ref(), Some(&records[3]));
+        assert!(bytes.is_empty());
+        let long = Record::Failure(Error::remote("é".repeat(5000)));
+        let Record::Failure(cut) = Record::take(&mut long.encode()).unwrap().unwrap() else { panic!() };
+        assert_eq!(cut.text().len(), TEXT_BYTES);
+        for wrong in [[0; 16], *b"ACLC\x09\0\0\0\0\0\0\0\0\0\0\0", *b"ACLC\x01\0\xff\xff\0\0\0\0\0\0\0\0"] {
+            assert_eq!(Record::take(&mut wrong.to_vec()).unwrap_err().kind(), ErrorKind::Remote);
+        }
+    }
+}
