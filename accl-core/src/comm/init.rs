@@ -274,6 +274,7 @@ fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
     let here = Place::here()?;
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();
     let mut watched = Vec::new();
+    let one_host = peers.iter().all(|peer| peer.shares_host(&peers[0]));
     for (rank, peer) in peers.iter().enumerate() {
         let pid = peer.place.pid;
         let foreign = !peer.place.shares_process(&here) && peer.place.shares_pids(&here);
@@ -281,7 +282,7 @@ fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
             let watch = Watch::open(pid).map_err(|error| error.within(format!("rank {rank}")))?;
             watches.insert(pid, watch.map(Arc::new));
         }
-        let name = if peer.place.shares_host(&here) { format!("process {pid}") } else { peer.describe() };
+        let name = if one_host { format!("process {pid}") } else { peer.describe() };
         watched.push(Peer { pid, name, watch: foreign.then(|| watches[&pid].clone()).flatten() });
     }
     Ok(watched)

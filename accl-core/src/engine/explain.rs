@@ -88,12 +88,31 @@ pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: 
             _ if latest == 0 => write!(clause, " has made no collective call yet"),
             _ => write!(clause, " has not made this call, its last was collective #{latest}"),
         };
+        if let Some(other) = seat.arena.as_ref().and_then(|arena| waits_for(arena, *peer)) {
+            let _ = write!(clause, "; it waits for rank {other} ({})", seat.peers[other].name);
+        }
         clauses.push(clause);
     }
     if missing.len() > clauses.len() {
         clauses.push(format!("and {} more", missing.len() - clauses.len()));
     }
     clauses.join(", ")
+}
+
+/// For whom a rank of this host waits in a collective, or the one for whom that waits, and so on.
+fn waits_for(arena: &Arena, rank: Rank) -> Option<Rank> {
+    let (mut current, mut found) = (rank, None);
+    for _ in 0..arena.members().ranks() {
+        if !arena.members().has(current) {
+            break;
+        }
+        let Waiting::Collective(_, Some(next)) = arena.block(current).waiting() else { break };
+        if next == rank || next >= arena.members().ranks() {
+            break;
+        }
+        (current, found) = (next, Some(next));
+    }
+    found
 }
 
 /// Who waits for whom, from `rank` on, until somebody waits for nobody or the circle closes.
@@ -105,7 +124,7 @@ pub(super) fn chain(arena: &Arena, rank: Rank) -> Option<String> {
         let (peer, what) = match arena.block(current).waiting() {
             Waiting::Send(peer, number) => (peer, format!("send #{number}")),
             Waiting::Recv(peer, number) => (peer, format!("recv #{number}")),
-            Waiting::Collective(_) | Waiting::No => break,
+            Waiting::Collective(..) | Waiting::No => break,
         };
         if peer >= arena.members().ranks() {
             break;
@@ -132,7 +151,7 @@ mod tests {
         arena.block(1).set_waiting(Waiting::Send(0, 1));
         let text = chain(&arena, 0).unwrap();
         assert_eq!(text, "cycle: 0 waits for 1 in send #1, 1 waits for 0 in send #1");
-        arena.block(1).set_waiting(Waiting::Collective(4));
+        arena.block(1).set_waiting(Waiting::Collective(4, None));
         assert_eq!(chain(&arena, 0), None);
     }
 }

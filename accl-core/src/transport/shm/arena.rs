@@ -194,13 +194,15 @@ impl RankState {
 pub enum Waiting {
     /// Nothing.
     No,
-    /// A collective operation of this sequence number.
-    Collective(u64),
+    /// A collective operation of this sequence number, and the first rank that it needs, if it is known.
+    Collective(u64, Option<Rank>),
     /// A message to this rank, the so-manieth.
     Send(Rank, u64),
     /// A message from this rank, the so-manieth.
     Recv(Rank, u64),
 }
+
+const NOBODY: Rank = Rank::MAX;
 
 /// One rank's words: bell (its peers write) | state and what it waits for (it writes) | progress (it writes).
 #[derive(Debug)]
@@ -245,7 +247,7 @@ impl RankBlock {
         let number = self.status.waiting_number.load(Ordering::Relaxed);
         let peer = self.status.waiting_peer.load(Ordering::Relaxed) as Rank;
         match self.status.waiting_kind.load(Ordering::Acquire) {
-            1 => Waiting::Collective(number),
+            1 => Waiting::Collective(number, Some(peer).filter(|peer| *peer != NOBODY)),
             2 => Waiting::Send(peer, number),
             3 => Waiting::Recv(peer, number),
             _ => Waiting::No,
@@ -256,7 +258,7 @@ impl RankBlock {
     pub fn set_waiting(&self, waiting: Waiting) {
         let (kind, peer, number) = match waiting {
             Waiting::No => (0, 0, 0),
-            Waiting::Collective(number) => (1, 0, number),
+            Waiting::Collective(number, peer) => (1, peer.unwrap_or(NOBODY), number),
             Waiting::Send(peer, number) => (2, peer, number),
             Waiting::Recv(peer, number) => (3, peer, number),
         };

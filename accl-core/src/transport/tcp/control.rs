@@ -13,6 +13,8 @@
 //! Numbers are little-endian. A connection that ends while a rank of its process has not said that it goes is a death. Who says nothing
 //! more goes without a word: a rank that leaves tells so, on its way out.
 //!
+//! The other processes of a host watch their leader, whose death nobody else could tell them.
+//!
 //! Everything here happens in [`Control::visit`], which never waits: on the thread `accl-network` whenever something comes and each
 //! 50 ms, and on a rank's own thread when it has something to tell.
 
@@ -43,14 +45,18 @@ const GONE: u8 = 3;
 
 /// One record.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Record {
+pub enum Record {
+    /// Nothing is new.
     Alive,
+    /// The communicator has failed.
     Failure(Error),
+    /// A rank has left or aborted.
     Gone(u32, RankState),
 }
 
 impl Record {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The record as bytes; a long text is cut.
+    pub fn encode(&self) -> Vec<u8> {
         let (what, code, rank, text) = match self {
             Self::Alive => (ALIVE, 0, 0, ""),
             Self::Failure(error) => {
@@ -68,7 +74,7 @@ impl Record {
     }
 
     /// Takes the first record off, once all of it is there; an error (Remote) if it is none.
-    pub(crate) fn take(inbox: &mut Vec<u8>) -> Result<Option<Self>> {
+    pub fn take(inbox: &mut Vec<u8>) -> Result<Option<Self>> {
         let Some(head) = inbox.first_chunk::<HEAD_BYTES>().copied() else { return Ok(None) };
         let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (what, code, rank) = (head[4], head[5], number(8));
@@ -97,14 +103,15 @@ impl Record {
 /// What a host's leader does for one communicator.
 pub(super) struct Control {
     world: Arc<World>,
-    /// Of the processes of this host's other ranks.
+    /// Of the processes of this host whose deaths this one sees: of all ranks, or of the leader.
     watches: Vec<Option<Arc<Watch>>>,
+    leads: bool,
     /// Of its events.
     number: OnceLock<u64>,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     lines: Vec<Line>,
     /// Neighbours that have to dial, and until when.
@@ -157,31 +164,25 @@ impl Drop for ControlHandle {
     }
 }
 
-/// Joins the ring of hosts if the network's rank is the first of its host. `watches` are those of all ranks' processes. Waits for
-/// the neighbour that this one dials.
+/// Joins the ring of hosts if the network's rank is the first of its host, else watches that one. `watches` are those of all ranks'
+/// processes. Waits for the neighbours that this rank dials.
 pub(super) fn join(network: &Arc<Network>, watches: Vec<Option<Arc<Watch>>>) -> Result<Option<ControlHandle>> {
     let world = network.world();
     let leaders = world.leaders();
-    let Some(place) = leaders.iter().position(|leader| *leader == world.rank) else { return Ok(None) };
+    let Some(place) = leaders.iter().position(|leader| *leader == world.rank) else {
+        return follow(world, &leaders, watches);
+    };
     let hosts = leaders.len();
     let mut neighbours = vec![leaders[(place + 1) % hosts], leaders[(place + hosts - 1) % hosts]];
     neighbours.dedup();
     let coming_until = clock::now() + COMING;
     let (dialled, coming): (Vec<_>, Vec<_>) = neighbours.into_iter().partition(|peer| world.rank < *peer);
     let state = State {
-        lines: Vec::new(),
         coming: coming.into_iter().map(|peer| (peer, coming_until)).collect(),
         network: Some(network.clone()),
-        watching: false,
-        released: false,
-        over: false,
+        ..State::default()
     };
-    let control = Arc::new(Control {
-        world: world.clone(),
-        watches,
-        number: OnceLock::new(),
-        state: Mutex::new(state),
-    });
+    let control = Arc::new(Control::new(world, watches, true, state));
     let handle = ControlHandle(control.clone());
     // From here on a failure is told to those who are connected already.
     wake::carry(control.clone())?;
@@ -198,7 +199,36 @@ pub(super) fn join(network: &Arc<Network>, watches: Vec<Option<Arc<Watch>>>) -> 
     Ok(Some(handle))
 }
 
+/// Watches the leader of this host, if that is another process.
+fn follow(
+    world: &Arc<World>,
+    leaders: &[Rank],
+    mut watches: Vec<Option<Arc<Watch>>>,
+) -> Result<Option<ControlHandle>> {
+    let leads_here = |rank: &Rank| leaders.contains(rank) && world.arena.members().has(*rank);
+    for (_, watch) in watches.iter_mut().enumerate().filter(|(rank, _)| !leads_here(rank)) {
+        *watch = None;
+    }
+    if watches.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let control = Arc::new(Control::new(world, watches, false, State::default()));
+    let handle = ControlHandle(control.clone());
+    wake::carry(control)?;
+    Ok(Some(handle))
+}
+
 impl Control {
+    fn new(world: &Arc<World>, watches: Vec<Option<Arc<Watch>>>, leads: bool, state: State) -> Self {
+        let world = world.clone();
+        Self { world, watches, leads, number: OnceLock::new(), state: Mutex::new(state) }
+    }
+
+    /// True if this process tells other hosts.
+    pub(super) fn leads(&self) -> bool {
+        self.leads
+    }
+
     pub(super) fn arena(&self) -> &Arc<Arena> {
         &self.world.arena
     }
@@ -252,7 +282,7 @@ impl Control {
         state.lines = lines;
         let members = self.arena().members();
         let present = |rank| members.has(rank) && !self.arena().state_of(rank).is_gone();
-        state.over = state.released && (self.arena().has_failed() || !(0..members.ranks()).any(present));
+        state.over = state.released && (!self.leads || self.arena().has_failed() || !(0..members.ranks()).any(present));
         if state.over {
             state.lines.clear();
             self.watches.iter().flatten().for_each(|watch| round.unwatch(watch.descriptor_of_process()));

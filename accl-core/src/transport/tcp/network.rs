@@ -220,6 +220,27 @@ impl Link {
         Ok(self.connection.get_or_init(|| Connection { watched, socket }).socket.as_fd())
     }
 
+    /// The two ends of one, over this host's own addresses, between rank 0 and rank 1 of a communicator.
+    #[cfg(test)]
+    pub(in crate::transport) fn pair() -> [Arc<Self>; 2] {
+        use crate::transport::{mem, shm::Members};
+        let listener = network::listen_at((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let dialled = network::start_connect(listener.local_addr().unwrap()).unwrap();
+        network::wait_any(&[(listener.as_fd(), false)], Duration::from_secs(20)).unwrap();
+        let taken = OwnedFd::from(listener.accept().unwrap().0);
+        let (secret, mut rank) = (Secret::random().unwrap(), 0);
+        [dialled, taken].map(|socket| {
+            let arena = mem::arena(Members::of(2, |other| other == rank)).unwrap();
+            let peers = [PeerRecord::default(), PeerRecord::default()];
+            let world = World::new(rank, &peers, &arena, None);
+            let network = Network::new(world, secret, config::Network::default(), None, Box::new(|| Ok(())));
+            let link = network.unwrap().link(1 - rank, Lane::Collective);
+            link.connect(socket).unwrap();
+            rank += 1;
+            link
+        })
+    }
+
     /// True if something may still come on it, or has come and was not looked at.
     pub fn is_open(&self) -> bool {
         self.connection.get().is_some() && self.end.get().is_none()

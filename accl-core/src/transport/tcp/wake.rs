@@ -213,7 +213,7 @@ impl Waiters {
     }
 
     fn limit(&self) -> Duration {
-        if !self.controls.is_empty() {
+        if self.controls.values().any(|control| control.leads()) {
             return LOOK;
         }
         let patience = self.of_socket.values().filter_map(|waiter| waiter.listened.patience).min();
@@ -224,7 +224,7 @@ impl Waiters {
 /// The error of ranks that are silent.
 pub(super) fn silence(whom: &str, patience: Duration) -> Error {
     Error::remote(format!(
-        "{whom} has not answered for {:.1} s (the limit is ACCL_PEER_TIMEOUT): the host is down, or no way leads there",
+        "{whom} lost: no answer from that host for {:.1} s (the limit is ACCL_PEER_TIMEOUT); it is down, or no way leads there",
         patience.as_secs_f64()
     ))
 }
