@@ -404,12 +404,7 @@ fn peers_among(operands: &[Operand]) -> usize {
 }
 
 /// How many bytes of the message that should come next are there; an error if another one comes.
-fn arrived(
-    lane: &mut PeerLane,
-    op: &CollectiveOp,
-    ranks: (Rank, Rank),
-    bytes: usize,
-) -> Result<usize> {
+fn arrived(lane: &mut PeerLane, op: &CollectiveOp, ranks: (Rank, Rank), bytes: usize) -> Result<usize> {
     if has_begun(lane, op, ranks, bytes)? { lane.receiver.contiguous() } else { Ok(0) }
 }
 

@@ -59,9 +59,12 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let (what, code, rank, text) = match self {
             Self::Alive => (ALIVE, 0, 0, ""),
-            Self::Failure(error) => {
-                (FAILURE, error.kind().code(), 0, &error.text()[..error.text().floor_char_boundary(TEXT_BYTES)])
-            }
+            Self::Failure(error) => (
+                FAILURE,
+                error.kind().code(),
+                0,
+                &error.text()[..error.text().floor_char_boundary(TEXT_BYTES)],
+            ),
             Self::Gone(rank, state) => (GONE, *state as u8, *rank, ""),
         };
         let mut bytes = MAGIC.to_le_bytes().to_vec();
@@ -166,7 +169,10 @@ impl Drop for ControlHandle {
 
 /// Joins the ring of hosts if the network's rank is the first of its host, else watches that one. `watches` are those of all ranks'
 /// processes. Waits for the neighbours that this rank dials.
-pub(super) fn join(network: &Arc<Network>, watches: Vec<Option<Arc<Watch>>>) -> Result<Option<ControlHandle>> {
+pub(super) fn join(
+    network: &Arc<Network>,
+    watches: Vec<Option<Arc<Watch>>>,
+) -> Result<Option<ControlHandle>> {
     let world = network.world();
     let leaders = world.leaders();
     let Some(place) = leaders.iter().position(|leader| *leader == world.rank) else {
@@ -224,9 +230,21 @@ impl Control {
         Self { world, watches, leads, number: OnceLock::new(), state: Mutex::new(state) }
     }
 
-    /// True if this process tells other hosts.
-    pub(super) fn leads(&self) -> bool {
-        self.leads
+    /// How often it must be visited if nothing comes: often where other processes may leave something in the arena.
+    pub(super) fn pace(&self) -> Option<Duration> {
+        let peers = &self.world.peers;
+        let foreign = |rank: Rank| {
+            self.arena().members().has(rank)
+                && !peers[rank].place.shares_process(&peers[self.world.rank].place)
+        };
+        if !self.leads {
+            return None;
+        }
+        if (0..peers.len()).any(foreign) {
+            return Some(wake::LOOK);
+        }
+        // For neighbours that do not come, and for signs of life.
+        Some(self.world.patience.map_or(COMING, |patience| patience / MEASURES))
     }
 
     pub(super) fn arena(&self) -> &Arc<Arena> {
@@ -282,7 +300,8 @@ impl Control {
         state.lines = lines;
         let members = self.arena().members();
         let present = |rank| members.has(rank) && !self.arena().state_of(rank).is_gone();
-        state.over = state.released && (!self.leads || self.arena().has_failed() || !(0..members.ranks()).any(present));
+        state.over = state.released
+            && (!self.leads || self.arena().has_failed() || !(0..members.ranks()).any(present));
         if state.over {
             state.lines.clear();
             self.watches.iter().flatten().for_each(|watch| round.unwatch(watch.descriptor_of_process()));
@@ -337,7 +356,9 @@ impl Control {
     fn listen(&self, line: &mut Line) -> std::result::Result<(), String> {
         let mut buffer = [0; 4096];
         loop {
-            while let Some(record) = Record::take(&mut line.inbox).map_err(|error| error.text().to_string())? {
+            while let Some(record) =
+                Record::take(&mut line.inbox).map_err(|error| error.text().to_string())?
+            {
                 self.hear(line, record);
             }
             match socket::read_some(line.socket.as_fd(), &mut buffer) {
@@ -372,7 +393,8 @@ impl Control {
     fn ended(&self, line: &Line, why: &str) {
         let peers = &self.world.peers;
         let lost = |rank: &Rank| {
-            peers[*rank].place.shares_process(&peers[line.peer].place) && !self.arena().state_of(*rank).is_gone()
+            peers[*rank].place.shares_process(&peers[line.peer].place)
+                && !self.arena().state_of(*rank).is_gone()
         };
         let lost: Vec<_> = (0..peers.len()).filter(lost).collect();
         if !lost.is_empty() {
@@ -435,7 +457,9 @@ impl Control {
                 line.outbox.extend(Record::Gone(rank as u32, state).encode());
             }
         }
-        if !line.knows_failure && let Some(error) = arena.failure() {
+        if !line.knows_failure
+            && let Some(error) = arena.failure()
+        {
             line.knows_failure = true;
             line.outbox.extend(Record::Failure(error).encode());
         }
@@ -460,7 +484,8 @@ mod tests {
     #[test]
     fn records_come_out_as_they_went_in() {
         let failure = Record::Failure(Error::usage("ranks disagree: ä"));
-        let records = [Record::Alive, failure, Record::Gone(7, RankState::Left), Record::Gone(0, RankState::Aborted)];
+        let records =
+            [Record::Alive, failure, Record::Gone(7, RankState::Left), Record::Gone(0, RankState::Aborted)];
         let mut bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
         let end = bytes.pop().unwrap();
         for record in &records[..3] {

@@ -109,7 +109,8 @@ impl Network {
         let inbox = Arc::new(Inbox { arrived: Mutex::default(), world: world.clone() });
         let expectation = bootstrap::expect_links(secret, world.rank as u32, inbox.clone())?;
         let dial_patience = timeout.map_or(DIAL_PATIENCE, |timeout| timeout.min(DIAL_PATIENCE));
-        let network = Self { world, secret, settings, dial_patience, give_up, inbox, _expectation: expectation };
+        let network =
+            Self { world, secret, settings, dial_patience, give_up, inbox, _expectation: expectation };
         Ok(Arc::new(network))
     }
 

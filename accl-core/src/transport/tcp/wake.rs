@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// How long the thread stays when there is nothing to watch.
 const IDLE: Duration = Duration::from_secs(10);
 /// How often it looks for what other processes of its host have left in the arena.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// If a look comes so much later than it was to, this process has been stopped, and what it has not heard meanwhile proves nothing.
 const LATE: Duration = Duration::from_secs(1);
 /// How often silence is measured within the time that it may last.
@@ -156,7 +156,12 @@ pub fn tell(arena: &Arena) {
     let concerned = |control: &Arc<Control>| std::ptr::eq(&raw const **control.arena(), arena);
     let controls: Vec<_> = {
         let waiters = watcher.waiters.lock();
-        waiters.controls.iter().filter(|(_, one)| concerned(one)).map(|(number, one)| (*number, one.clone())).collect()
+        waiters
+            .controls
+            .iter()
+            .filter(|(_, one)| concerned(one))
+            .map(|(number, one)| (*number, one.clone()))
+            .collect()
     };
     for (number, control) in controls {
         watcher.visit(number, &control, &watcher.round(clock::now()));
@@ -197,7 +202,8 @@ impl Waiters {
     fn measure(&self, now: Instant, awake_since: Instant) {
         for waiter in self.of_socket.values() {
             let Some(patience) = waiter.listened.patience else { continue };
-            let (Some(arena), Some(socket)) = (waiter.arena.upgrade(), waiter.listened.socket.upgrade()) else {
+            let (Some(arena), Some(socket)) = (waiter.arena.upgrade(), waiter.listened.socket.upgrade())
+            else {
                 continue;
             };
             let silent = |heard: network::Hearing| heard.is_due && heard.silence > patience;
@@ -213,18 +219,17 @@ impl Waiters {
     }
 
     fn limit(&self) -> Duration {
-        if self.controls.values().any(|control| control.leads()) {
-            return LOOK;
-        }
-        let patience = self.of_socket.values().filter_map(|waiter| waiter.listened.patience).min();
-        patience.map_or(IDLE, |patience| (patience / MEASURES).clamp(LOOK, IDLE))
+        let sockets = self.of_socket.values().filter_map(|waiter| waiter.listened.patience);
+        let controls = self.controls.values().filter_map(|control| control.pace());
+        let soonest = controls.chain(sockets.map(|patience| patience / MEASURES)).min();
+        soonest.map_or(IDLE, |soonest| soonest.clamp(LOOK, IDLE))
     }
 }
 
 /// The error of ranks that are silent.
 pub(super) fn silence(whom: &str, patience: Duration) -> Error {
     Error::remote(format!(
-        "{whom} lost: no answer from that host for {:.1} s (the limit is ACCL_PEER_TIMEOUT); it is down, or no way leads there",
+        "no answer from {whom} for {:.1} s (the limit is ACCL_PEER_TIMEOUT): the host is down, or no way leads there",
         patience.as_secs_f64()
     ))
 }
@@ -248,7 +253,8 @@ impl Watcher {
         }
         let cannot = |errno| Error::system("cannot make a descriptor to watch sockets", errno);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
-        let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(cannot)?;
+        let waker =
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(cannot)?;
         let data = epoll::EventData::new_u64(WAKER);
         epoll::add(&epoll, &waker, data, epoll::EventFlags::IN | epoll::EventFlags::ET).map_err(cannot)?;
         let number = WAKER + 1;
@@ -299,7 +305,8 @@ impl Watcher {
                 let number = event.data.u64();
                 due |= number == WAKER || waiters.controls.contains_key(&number);
                 let waiter = waiters.of_socket.get(&number);
-                if let Some((Some(arena), rank)) = waiter.map(|waiter| (waiter.arena.upgrade(), waiter.rank)) {
+                if let Some((Some(arena), rank)) = waiter.map(|waiter| (waiter.arena.upgrade(), waiter.rank))
+                {
                     arena.block(rank).bell.ring();
                 }
             }
