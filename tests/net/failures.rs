@@ -87,6 +87,7 @@ fn assert_said(ended: &[Ended], lost: &[usize], code: c_int, words: &[String]) {
         assert!(end.code == Some(0), "rank {rank} ended with {:?}:\n{}", end.code, end.stderr);
         let line = end.stderr.lines().find(|line| line.starts_with("code ")).unwrap_or_default();
         assert!(line.starts_with(&format!("code {code}: ")), "rank {rank}: {}", end.stderr);
+        assert!(line.contains("on host host"), "no host: {line}");
         assert!(words.iter().any(|words| line.contains(words)), "rank {rank}: {line}\nneed {words:?}");
     }
 }
@@ -109,8 +110,10 @@ fn who_is_killed_is_named_on_every_host() {
         let job = Job::new(&net, "survive", &hosts).argument(how);
         let processes = job.start_all();
         let words = named(victim, hosts[victim], &processes[victim]);
+        // So says a rank that was reading its memory.
+        let read = format!("rank {victim}: process {} ended", processes[victim].pid());
         processes[victim].signal(libc::SIGKILL);
-        assert_said(&end_all(processes), &[victim], REMOTE_ERROR, &[words]);
+        assert_said(&end_all(processes), &[victim], REMOTE_ERROR, &[words, read]);
     }
 }
 
@@ -121,7 +124,8 @@ fn a_host_that_ends_as_a_whole_is_named() {
     for how in ["idle", "large"] {
         let job = Job::new(&net, "survive", &hosts).argument(how);
         let processes = job.start_all();
-        let words = [1, 2].map(|rank| named(rank, 1, &processes[rank]));
+        let mut words = [1, 2].map(|rank| named(rank, 1, &processes[rank])).to_vec();
+        words.extend([1, 2].map(|rank| format!("rank {rank}: process {} ended", processes[rank].pid())));
         [1, 2].iter().for_each(|rank| processes[*rank].signal(libc::SIGKILL));
         assert_said(&end_all(processes), &[1, 2], REMOTE_ERROR, &words);
     }
@@ -147,9 +151,10 @@ fn who_is_killed_at_random_is_named() {
         let job = Job::new(&net, "survive", &hosts).argument(how);
         let processes = job.start_all();
         let words = named(victim, hosts[victim], &processes[victim]);
+        let read = format!("rank {victim}: process {} ended", processes[victim].pid());
         std::thread::sleep(delay);
         processes[victim].signal(libc::SIGKILL);
-        assert_said(&end_all(processes), &[victim], REMOTE_ERROR, &[words]);
+        assert_said(&end_all(processes), &[victim], REMOTE_ERROR, &[words, read]);
     }
 }
 
@@ -168,6 +173,7 @@ fn who_is_stopped_is_named_after_the_time_limit() {
         // Ranks that wait for it, and those that wait for these.
         let stopped = processes.remove(victim);
         let ended = end_all(processes);
+        assert!(stopped.is_stopped(), "rank {victim} was continued by somebody\n{ended:?}");
         drop(stopped);
         assert_said(&ended, &[], TIMEOUT, &[words, local]);
     }

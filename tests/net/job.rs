@@ -214,6 +214,12 @@ impl Process {
         self.0.as_ref().unwrap().id()
     }
 
+    /// True if it is stopped by a signal.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let line = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: c_int) {
         // SAFETY: a child of ours, that nobody has waited for.

@@ -95,6 +95,7 @@ impl Seat {
         if self.aborted.load(Ordering::Acquire) {
             return self.error.get_or_init(|| error).clone();
         }
+        let error = self.signed(error);
         let first = self.arena.as_ref().and_then(|arena| {
             arena.fail(&error);
             tcp::wake::tell(arena);
@@ -107,6 +108,18 @@ impl Seat {
             first
         });
         self.error.get_or_init(|| first.unwrap_or(error)).clone()
+    }
+
+    /// The error as other hosts should read it: with the rank that has noticed it, unless it came from another one.
+    fn signed(&self, error: Error) -> Error {
+        const SIGNATURE: &str = " (noticed by rank ";
+        let alone =
+            self.arena.as_ref().is_none_or(|arena| arena.members().local() == arena.members().ranks());
+        if alone || error.text().contains(SIGNATURE) {
+            return error;
+        }
+        let name = &self.peers[self.rank].name;
+        Error::new(error.kind(), format!("{}{SIGNATURE}{}, {name})", error.text(), self.rank))
     }
 
     /// Ends every operation of this rank, now and later, without asking anybody.

@@ -25,7 +25,7 @@ use crate::os::process::Watch;
 use crate::os::{clock, network, socket};
 use crate::transport::shm::{Arena, RankState};
 use crate::types::Rank;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 
 /// The purpose of these connections, beside those of lanes.
 pub(super) const PURPOSE: u8 = 2;
+/// How often a rank that waits for neighbours asks whether it still should.
+const STEP: Duration = Duration::from_millis(100);
 /// How long a neighbour that has to dial may take.
 const COMING: Duration = Duration::from_secs(40);
 
@@ -109,6 +111,8 @@ pub(super) struct Control {
     /// Of the processes of this host whose deaths this one sees: of all ranks, or of the leader.
     watches: Vec<Option<Arc<Watch>>>,
     leads: bool,
+    /// A neighbour has come.
+    come: Condvar,
     /// Of its events.
     number: OnceLock<u64>,
     state: Mutex<State>,
@@ -168,7 +172,8 @@ impl Drop for ControlHandle {
 }
 
 /// Joins the ring of hosts if the network's rank is the first of its host, else watches that one. `watches` are those of all ranks'
-/// processes. Waits for the neighbours that this rank dials.
+/// processes. Waits until it is connected with its neighbours: a rank that destroys its communicator at once must not close the door
+/// to those who have yet to dial.
 pub(super) fn join(
     network: &Arc<Network>,
     watches: Vec<Option<Arc<Watch>>>,
@@ -194,7 +199,10 @@ pub(super) fn join(
     wake::carry(control.clone())?;
     for peer in dialled {
         match network.dial(peer, PURPOSE) {
-            Ok(socket) => control.add(peer, socket),
+            Ok(socket) => {
+                let line = control.line(peer, socket);
+                control.state.lock().lines.push(line);
+            }
             Err(error) => {
                 control.arena().fail(&error);
                 return Err(error);
@@ -202,6 +210,7 @@ pub(super) fn join(
         }
         wake::tell(control.arena());
     }
+    control.await_neighbours(network)?;
     Ok(Some(handle))
 }
 
@@ -227,7 +236,20 @@ fn follow(
 impl Control {
     fn new(world: &Arc<World>, watches: Vec<Option<Arc<Watch>>>, leads: bool, state: State) -> Self {
         let world = world.clone();
-        Self { world, watches, leads, number: OnceLock::new(), state: Mutex::new(state) }
+        let (come, number) = (Condvar::new(), OnceLock::new());
+        Self { world, watches, leads, come, number, state: Mutex::new(state) }
+    }
+
+    /// Waits until all neighbours have come that have to dial.
+    fn await_neighbours(&self, network: &Network) -> Result<()> {
+        let mut state = self.state.lock();
+        while !state.coming.is_empty() {
+            self.come.wait_for(&mut state, STEP);
+            drop(state);
+            network.still_wanted()?;
+            state = self.state.lock();
+        }
+        Ok(())
     }
 
     /// How often it must be visited if nothing comes: often where other processes may leave something in the arena.
@@ -256,10 +278,10 @@ impl Control {
         let _ = self.number.set(number);
     }
 
-    fn add(&self, peer: Rank, socket: OwnedFd) {
+    fn line(&self, peer: Rank, socket: OwnedFd) -> Line {
         let now = clock::now();
         let ip = network::peer_ip(socket.as_fd());
-        let line = Line {
+        Line {
             peer,
             socket,
             ip,
@@ -270,8 +292,7 @@ impl Control {
             watched: false,
             made: now,
             measured: now,
-        };
-        self.state.lock().lines.push(line);
+        }
     }
 
     /// Does everything that can be done now. True if it is over.
@@ -311,15 +332,12 @@ impl Control {
 
     /// Takes in connections that neighbours have dialled.
     fn take_arrived(&self, now: Instant) {
-        let (mut coming, network) = {
-            let mut state = self.state.lock();
-            let network = state.network.clone();
-            (std::mem::take(&mut state.coming), network)
-        };
-        let Some(network) = network else { return };
+        let mut state = self.state.lock();
+        let Some(network) = state.network.clone() else { return };
+        let State { coming, lines, .. } = &mut *state;
         coming.retain(|(peer, until)| {
             if let Some(socket) = network.arrived(*peer, PURPOSE) {
-                self.add(*peer, socket);
+                lines.push(self.line(*peer, socket));
                 return false;
             }
             if now > *until {
@@ -328,10 +346,12 @@ impl Control {
             }
             now <= *until
         });
-        let mut state = self.state.lock();
-        state.coming.extend(coming);
-        let done = if state.coming.is_empty() { state.network.take() } else { None };
+        let all_here = state.coming.is_empty();
+        let done = if all_here { state.network.take() } else { None };
         drop(state);
+        if all_here {
+            self.come.notify_all();
+        }
         drop((done, network));
     }
 

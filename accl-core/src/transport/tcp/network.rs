@@ -120,6 +120,11 @@ impl Network {
         control::join(self, watches)
     }
 
+    /// An error if this rank need not be connected any more.
+    pub(super) fn still_wanted(&self) -> Result<()> {
+        (self.give_up)()
+    }
+
     pub(super) fn world(&self) -> &Arc<World> {
         &self.world
     }
