@@ -12,9 +12,11 @@ mod control;
 mod head;
 mod link;
 mod network;
+mod record;
 pub mod wake;
 
-pub use control::{ControlHandle, Record};
+pub use control::ControlHandle;
 pub use head::{HEAD_BYTES, Head};
 pub use link::{TcpReceiver, TcpSender};
 pub use network::{GiveUp, Link, Network, World};
+pub use record::Record;
