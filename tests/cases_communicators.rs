@@ -493,6 +493,7 @@ fn settings_that_differ_are_everybodys_error() {
         "ACCL_PASS_BYTES=100",
         "ACCL_STAGE_BYTES=100",
     ] {
+        println!("{setting}");
         let cluster = Cluster::new(3, 1).argument(setting).env("ACCL_STAGE_BYTES", "1G");
         cluster.run("settings_differ");
     }

@@ -9,18 +9,21 @@ use crate::ErrorKind;
 use crate::bootstrap::{UniqueId, wire};
 use crate::config::{AlgorithmRules, Settings, Source};
 use crate::topo::Machine;
+use crate::transport::tcp::{HEAD_BYTES, Head, Record};
 use crate::types::Collective;
 
 /// A fuzz target: its name, which is that of its file and of its corpus, and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 7] = [
     ("bootstrap_message", bootstrap_message),
     ("unique_id", unique_id),
     ("settings_file", settings_file),
     ("algorithm_rules", algorithm_rules),
     ("tune_file", tune_file),
+    ("message_head", message_head),
+    ("host_records", host_records),
 ];
 
 /// A stream of frames, read as a stranger's and as a member's.
@@ -105,6 +108,38 @@ pub fn tune_file(data: &[u8]) {
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
             assert!(error.text().starts_with("line "), "the line is named: {error}");
+        }
+    }
+}
+
+/// The beginning of a message between hosts (missing bytes are zero).
+pub fn message_head(data: &[u8]) {
+    let mut bytes = [0; HEAD_BYTES];
+    let length = data.len().min(bytes.len());
+    bytes[..length].copy_from_slice(&data[..length]);
+    if let Some(head) = Head::decode(&bytes) {
+        assert_eq!(head.encode(), bytes, "a head has one form: {head:?}");
+    }
+}
+
+/// What leaders of hosts tell each other.
+pub fn host_records(data: &[u8]) {
+    let mut inbox = data.to_vec();
+    loop {
+        let before = inbox.clone();
+        match Record::take(&mut inbox) {
+            Ok(Some(record)) => {
+                let used = before.len() - inbox.len();
+                assert_eq!(record.encode(), before[..used], "a record has one form: {record:?}");
+            }
+            Ok(None) => {
+                assert_eq!(inbox, before, "an incomplete record is left alone");
+                break;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Remote, "{error}");
+                break;
+            }
         }
     }
 }

@@ -5,7 +5,7 @@ use super::namespaces::Net;
 use super::support::api::{Api, Comm, UniqueId, api};
 use super::support::cluster::LIBRARY;
 use std::ffi::c_int;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 const SCENARIO: &str = "NET_SCENARIO";
 const RANK: &str = "NET_RANK";
 const FILE: &str = "NET_ID_FILE";
+const ARGUMENT: &str = "NET_ARGUMENT";
 /// How long a test may take at most; what takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -48,6 +49,26 @@ impl Rank {
             assert!(Instant::now() < deadline, "rank 0 made no id");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// What the test wants this scenario to be like.
+    pub(crate) fn argument(&self) -> String {
+        std::env::var(ARGUMENT).unwrap_or_default()
+    }
+
+    /// Tells the test that this rank has come so far.
+    pub(crate) fn ready(&self) {
+        std::fs::write(ready_file(&self.file, self.rank), []).unwrap();
+    }
+
+    /// Waits until the test says so.
+    pub(crate) fn wait_go(&self) {
+        wait_ready(&self.file, &[self.ranks]);
+    }
+
+    /// Waits until other ranks have told that they are ready.
+    pub(crate) fn wait_ready(&self, ranks: &[usize]) {
+        wait_ready(&self.file, ranks);
     }
 
     /// Makes an id; the result code.
@@ -113,6 +134,23 @@ impl<'a> Job<'a> {
         self
     }
 
+    /// What the scenario is to be like.
+    pub(crate) fn argument(self, argument: &str) -> Self {
+        self.env(ARGUMENT, argument)
+    }
+
+    /// Starts all ranks, and waits until they are ready.
+    pub(crate) fn start_all(&self) -> Vec<Process> {
+        let processes: Vec<_> = (0..self.hosts.len()).map(|rank| self.start(rank)).collect();
+        wait_ready(&self.file, &(0..self.hosts.len()).collect::<Vec<_>>());
+        processes
+    }
+
+    /// Lets ranks go on that wait for it.
+    pub(crate) fn go(&self) {
+        std::fs::write(ready_file(&self.file, self.hosts.len()), []).unwrap();
+    }
+
     /// On one host alone.
     pub(crate) fn env_on(mut self, host: usize, name: &str, value: &str) -> Self {
         self.environment.push((Some(host), name.to_string(), value.to_string()));
@@ -152,10 +190,42 @@ impl<'a> Job<'a> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.file);
+        for rank in 0..=self.hosts.len() {
+            let _ = std::fs::remove_file(ready_file(&self.file, rank));
+        }
+    }
+}
+
+fn ready_file(file: &Path, rank: usize) -> PathBuf {
+    file.with_extension(format!("ready{rank}"))
+}
+
+fn wait_ready(file: &Path, ranks: &[usize]) {
+    let deadline = Instant::now() + LIMIT;
+    while !ranks.iter().all(|rank| ready_file(file, *rank).exists()) {
+        assert!(Instant::now() < deadline, "a rank did not become ready");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 impl Process {
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
+    }
+
+    /// True if it is stopped by a signal.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let line = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        line.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: c_int) {
+        // SAFETY: a child of ours, that nobody has waited for.
+        assert_eq!(unsafe { libc::kill(self.pid() as libc::pid_t, signal) }, 0);
+    }
+
     /// Waits for its end.
     pub(crate) fn end(mut self) -> Ended {
         let mut child = self.0.take().unwrap();

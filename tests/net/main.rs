@@ -5,6 +5,7 @@
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod failures;
 mod finding;
 mod job;
 mod links;
@@ -15,5 +16,5 @@ mod support;
 /// Runs a rank in a process of its own, when a test has started this program again.
 #[test]
 fn worker() {
-    job::work(&[finding::SCENARIOS, links::SCENARIOS]);
+    job::work(&[failures::SCENARIOS, finding::SCENARIOS, links::SCENARIOS]);
 }

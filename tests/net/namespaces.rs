@@ -125,6 +125,14 @@ impl Net {
         assert!(output.status.success(), "ip {arguments}: {}", text(&output));
     }
 
+    /// A program in a host.
+    #[track_caller]
+    pub(crate) fn tool(&self, host: usize, program: &str, arguments: &str) {
+        let mut command = self.inside(host);
+        let output = command.arg(program).args(arguments.split_whitespace()).output().unwrap();
+        assert!(output.status.success(), "{program} {arguments}: {}", text(&output));
+    }
+
     /// Sets one of the kernel's parameters in a host.
     #[track_caller]
     pub(crate) fn write(&self, host: usize, parameter: &str, value: &str) {

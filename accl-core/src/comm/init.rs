@@ -12,7 +12,7 @@ use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
 use crate::topo::{Machine, Place, probe_word};
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
-use crate::transport::tcp::Network;
+use crate::transport::tcp::{ControlHandle, Network, World};
 use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,8 +159,9 @@ impl Communicator {
             }
             failed.failure().map_or(Ok(()), Err)
         };
-        let settings = settings.network.clone();
-        Network::new(self.rank(), peers.into(), secret, settings, arena.clone(), Box::new(give_up))
+        let network = settings.network.clone();
+        let world = World::new(self.rank(), peers, arena, network.peer_timeout);
+        Network::new(world, secret, network, settings.timeout, Box::new(give_up))
     }
 
     /// Takes the seat, once all ranks have prepared.
@@ -181,6 +182,7 @@ impl Communicator {
         let local = arena.as_ref().map_or(1, |arena| arena.members().local());
         let shape = Shape { ranks: self.ranks(), cpus, pull };
         let network = prepared.network.take();
+        let control = join_hosts(network.as_ref(), &watches)?;
         let facts = if network.is_some() {
             let hosts: Vec<_> = peers.iter().map(|peer| (peer.place.neighbourhood(), peer.host_id)).collect();
             Facts::between_hosts(settings, Layout::of(&hosts), shape, &prepared.machine)
@@ -202,7 +204,7 @@ impl Communicator {
             patience: Patience::for_ranks(local, cpus),
         };
         let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
-        let joined = Joined { seat, peers, secret, facts };
+        let joined = Joined { seat, peers, secret, facts, _control: control };
         self.shared
             .joined
             .set(joined)
@@ -245,6 +247,12 @@ impl Drop for Prepared {
     }
 }
 
+/// Has failures and deaths told between hosts.
+fn join_hosts(network: Option<&Arc<Network>>, watches: &[Peer]) -> Result<Option<ControlHandle>> {
+    let watches = || watches.iter().map(|peer| peer.watch.clone()).collect();
+    network.map_or(Ok(None), |network| network.join_hosts(watches()))
+}
+
 /// How this rank gets at memory that `peer` lends.
 fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, here: &Place, settings: &Settings) -> Reach {
     if !arena.members().has(rank) {
@@ -267,6 +275,7 @@ fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
     let here = Place::here()?;
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();
     let mut watched = Vec::new();
+    let one_host = peers.iter().all(|peer| peer.shares_host(&peers[0]));
     for (rank, peer) in peers.iter().enumerate() {
         let pid = peer.place.pid;
         let foreign = !peer.place.shares_process(&here) && peer.place.shares_pids(&here);
@@ -274,7 +283,7 @@ fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
             let watch = Watch::open(pid).map_err(|error| error.within(format!("rank {rank}")))?;
             watches.insert(pid, watch.map(Arc::new));
         }
-        let name = if peer.place.shares_host(&here) { format!("process {pid}") } else { peer.describe() };
+        let name = if one_host { format!("process {pid}") } else { peer.describe() };
         watched.push(Peer { pid, name, watch: foreign.then(|| watches[&pid].clone()).flatten() });
     }
     Ok(watched)

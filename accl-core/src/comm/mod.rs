@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
 use crate::os::process;
 use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::transport::tcp::ControlHandle;
 use operators::Operators;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
@@ -78,6 +79,8 @@ struct Joined {
     peers: Vec<PeerRecord>,
     secret: Secret,
     facts: Facts,
+    /// Of the first rank of a host, where there are several.
+    _control: Option<ControlHandle>,
 }
 
 impl Communicator {

@@ -1,4 +1,5 @@
-//! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`.
+//! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`,
+//! `PEER_TIMEOUT`.
 //!
 //! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
 //! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
@@ -8,6 +9,7 @@ use super::source::Source;
 use crate::error::{Error, Result};
 use crate::os::network::Family;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// How many names of `SOCKET_IFNAME` count.
 const MOST_NAMES: usize = 16;
@@ -27,6 +29,8 @@ pub struct Network {
     pub comm_id: Option<RootAddress>,
     /// `HOSTID`: what this host is to be called when ranks find out who shares one.
     pub host_id: Option<String>,
+    /// `PEER_TIMEOUT`: how long a host may be silent before its ranks are lost; `None` is for ever.
+    pub peer_timeout: Option<Duration>,
     /// `SHM_DISABLE`: this process takes itself for a host of its own, and reaches all others by the network.
     pub apart: bool,
 }
@@ -70,6 +74,7 @@ impl Network {
             ports: read(source, "PORT_RANGE", ports_of)?,
             comm_id: read(source, "COMM_ID", RootAddress::parse)?,
             host_id: read(source, "HOSTID", |text| Ok(text.to_string()))?,
+            peer_timeout: source.seconds("PEER_TIMEOUT")?,
             apart: source.switch("SHM_DISABLE")?,
         })
     }

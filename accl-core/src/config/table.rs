@@ -95,6 +95,12 @@ pub const SETTINGS: &[Setting] = &[
         "from how many bytes on data is copied through shared memory, though peers could read it; unset: as the model says",
     ),
     setting(
+        "PEER_TIMEOUT",
+        Kind::Seconds,
+        "30",
+        "how long a host may be silent before its ranks are taken for lost",
+    ),
+    setting(
         "PORT_RANGE",
         Kind::Text,
         "",

@@ -117,6 +117,7 @@ impl Device for Host {
         source: UserPointer,
         bytes: usize,
     ) -> io::Result<Option<usize>> {
+        // A slice of nothing, too, needs an address that is not null.
         let body = if bytes == 0 {
             &[]
         } else {

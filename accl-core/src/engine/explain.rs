@@ -39,13 +39,14 @@ pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u6
 
 /// The error of a rank whose peer on another host makes another call.
 pub(super) fn disagreement(
+    rank: Rank,
     ours: PostedCall,
     sequence: u64,
     peer: Rank,
     theirs: PostedCall,
     their_sequence: u64,
 ) -> Error {
-    let mut words = format!("this rank: {}; rank {peer}: {}", describe(ours), describe(theirs));
+    let mut words = format!("rank {rank}: {}; rank {peer}: {}", describe(ours), describe(theirs));
     if sequence != their_sequence {
         let _ = write!(words, ", its collective #{their_sequence}");
     } else if describe(ours) == describe(theirs) {
@@ -68,7 +69,12 @@ pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: 
         let who = &seat.peers[*peer];
         let mut clause = format!("rank {peer} ({})", who.name);
         let Some(arena) = seat.arena.as_ref().filter(|arena| arena.members().has(*peer)) else {
-            clause.push_str(" has not sent its part");
+            let gone = seat.arena.as_ref().map_or(RankState::Absent, |arena| arena.state_of(*peer));
+            clause.push_str(match gone {
+                RankState::Aborted => " has aborted",
+                RankState::Left => " has destroyed its communicator",
+                RankState::Absent | RankState::Present => " has not sent its part",
+            });
             clauses.push(clause);
             continue;
         };
@@ -82,12 +88,31 @@ pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: 
             _ if latest == 0 => write!(clause, " has made no collective call yet"),
             _ => write!(clause, " has not made this call, its last was collective #{latest}"),
         };
+        if let Some(other) = seat.arena.as_ref().and_then(|arena| waits_for(arena, *peer)) {
+            let _ = write!(clause, "; it waits for rank {other} ({})", seat.peers[other].name);
+        }
         clauses.push(clause);
     }
     if missing.len() > clauses.len() {
         clauses.push(format!("and {} more", missing.len() - clauses.len()));
     }
     clauses.join(", ")
+}
+
+/// For whom a rank of this host waits in a collective, or the one for whom that waits, and so on.
+fn waits_for(arena: &Arena, rank: Rank) -> Option<Rank> {
+    let (mut current, mut found) = (rank, None);
+    for _ in 0..arena.members().ranks() {
+        if !arena.members().has(current) {
+            break;
+        }
+        let Waiting::Collective(_, Some(next)) = arena.block(current).waiting() else { break };
+        if next == rank || next >= arena.members().ranks() {
+            break;
+        }
+        (current, found) = (next, Some(next));
+    }
+    found
 }
 
 /// Who waits for whom, from `rank` on, until somebody waits for nobody or the circle closes.
@@ -99,7 +124,7 @@ pub(super) fn chain(arena: &Arena, rank: Rank) -> Option<String> {
         let (peer, what) = match arena.block(current).waiting() {
             Waiting::Send(peer, number) => (peer, format!("send #{number}")),
             Waiting::Recv(peer, number) => (peer, format!("recv #{number}")),
-            Waiting::Collective(_) | Waiting::No => break,
+            Waiting::Collective(..) | Waiting::No => break,
         };
         if peer >= arena.members().ranks() {
             break;
@@ -126,7 +151,7 @@ mod tests {
         arena.block(1).set_waiting(Waiting::Send(0, 1));
         let text = chain(&arena, 0).unwrap();
         assert_eq!(text, "cycle: 0 waits for 1 in send #1, 1 waits for 0 in send #1");
-        arena.block(1).set_waiting(Waiting::Collective(4));
+        arena.block(1).set_waiting(Waiting::Collective(4, None));
         assert_eq!(chain(&arena, 0), None);
     }
 }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::os::process::Watch;
 use crate::transport::board::Board;
 use crate::transport::shm::{self, Arena, Lane, LentMemory, Reach, RingReceiver, RingSender};
-use crate::transport::tcp::{Network, TcpReceiver, TcpSender};
+use crate::transport::tcp::{Link, Network, TcpReceiver, TcpSender};
 use crate::transport::{MessageHead, Outgoing, Receiver, Sender, mem};
 use crate::types::Rank;
 use std::collections::VecDeque;
@@ -29,6 +29,8 @@ pub(crate) struct PeerLane {
     handed_over: usize,
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    /// The connection, to a rank of another host.
+    link: Option<Arc<Link>>,
 }
 
 impl PeerLane {
@@ -98,9 +100,9 @@ impl Lanes {
         let (arena, rank, kind, reach) = (&self.arena, self.rank, self.kind, self.reach[peer]);
         let network = self.network.as_ref().filter(|_| !arena.members().has(peer));
         self.lanes[peer].get_or_insert_with(|| {
-            let (sender, receiver): (Box<dyn Sender>, Box<dyn Receiver>) = if let Some(network) = network {
-                let link = network.link(peer, kind);
-                (Box::new(TcpSender::new(link.clone())), Box::new(TcpReceiver::new(link)))
+            let link = network.map(|network| network.link(peer, kind));
+            let (sender, receiver): (Box<dyn Sender>, Box<dyn Receiver>) = if let Some(link) = &link {
+                (Box::new(TcpSender::new(link.clone())), Box::new(TcpReceiver::new(link.clone())))
             } else {
                 let lend_above = lend_above(reach, kind, arena.geometry().ring_bytes());
                 (
@@ -109,7 +111,7 @@ impl Lanes {
                 )
             };
             let outbound = VecDeque::new();
-            Box::new(PeerLane { sender, receiver, outbound, handed_over: 0, sent: 0, received: 0 })
+            Box::new(PeerLane { sender, receiver, outbound, handed_over: 0, sent: 0, received: 0, link })
         })
     }
 
@@ -126,6 +128,12 @@ impl Lanes {
             }
         }
         Ok(())
+    }
+
+    /// True if something may still come from a peer on another host.
+    fn is_open(&self, peer: Rank) -> bool {
+        let link = self.lanes[peer].as_ref().and_then(|lane| lane.link.as_ref());
+        link.is_some_and(|link| link.is_open())
     }
 
     /// Tells the peers that can hear it why nothing more will come.
@@ -191,6 +199,11 @@ impl Fabric {
     #[inline]
     pub(crate) fn is_local(&self, peer: Rank) -> bool {
         self.board.has(peer)
+    }
+
+    /// True if what a rank of another host has sent before it left may still be on its way.
+    pub(crate) fn hears(&self, peer: Rank) -> bool {
+        self.collective.is_open(peer) || self.point_to_point.is_open(peer)
     }
 
     /// Before this rank sleeps: has its bell rung when a connection is ready that it may wait for.

@@ -8,6 +8,7 @@ use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::progress::Progress;
 use crate::sync::wait::{Backoff, Habit, Patience};
 use crate::transport::shm::{Arena, RankState};
+use crate::transport::tcp;
 use crate::types::Rank;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, OnceLock};
@@ -94,8 +95,10 @@ impl Seat {
         if self.aborted.load(Ordering::Acquire) {
             return self.error.get_or_init(|| error).clone();
         }
+        let error = self.signed(error);
         let first = self.arena.as_ref().and_then(|arena| {
             arena.fail(&error);
+            tcp::wake::tell(arena);
             let first = arena.failure();
             if first.is_none() {
                 // Somebody else is telling the first failure, and may have died over it: then nobody will read it,
@@ -107,12 +110,25 @@ impl Seat {
         self.error.get_or_init(|| first.unwrap_or(error)).clone()
     }
 
+    /// The error as other hosts should read it: with the rank that has noticed it, unless it came from another one.
+    fn signed(&self, error: Error) -> Error {
+        const SIGNATURE: &str = " (noticed by rank ";
+        let alone =
+            self.arena.as_ref().is_none_or(|arena| arena.members().local() == arena.members().ranks());
+        if alone || error.text().contains(SIGNATURE) {
+            return error;
+        }
+        let name = &self.peers[self.rank].name;
+        Error::new(error.kind(), format!("{}{SIGNATURE}{}, {name})", error.text(), self.rank))
+    }
+
     /// Ends every operation of this rank, now and later, without asking anybody.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
         if let Some(arena) = &self.arena {
             arena.part(self.rank, RankState::Aborted);
             arena.block(self.rank).bell.ring();
+            tcp::wake::tell(arena);
         }
         super::stream::wake_for_abort();
     }
@@ -123,6 +139,7 @@ impl Seat {
             && arena.block(self.rank).state() == RankState::Present
         {
             arena.part(self.rank, RankState::Left);
+            tcp::wake::tell(arena);
         }
     }
 

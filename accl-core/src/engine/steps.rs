@@ -146,10 +146,10 @@ impl StepRunner {
         to: UserPointer,
         bytes: usize,
     ) -> Result<bool> {
-        let device = endpoint.device;
+        let (device, rank) = (endpoint.device, endpoint.rank);
         let lane = endpoint.fabric()?.collective.to(from);
         while self.done < bytes {
-            if !has_begun(lane, op, from, bytes)? {
+            if !has_begun(lane, op, (from, rank), bytes)? {
                 return Ok(false);
             }
             let most = (bytes - self.done).min(PIECE_BYTES);
@@ -265,6 +265,7 @@ impl StepRunner {
         to: &Span,
     ) -> Result<usize> {
         let mut block = to.count_elems - self.done;
+        let rank = endpoint.rank;
         let peers = peers_among(operands);
         for operand in operands {
             let (unit, there, needs_scratch) = match operand {
@@ -272,7 +273,7 @@ impl StepRunner {
                 Operand::Peer(peer, buffer) => {
                     let unit = op.unit_bytes(*buffer);
                     let lane = endpoint.fabric()?.collective.to(*peer);
-                    let there = arrived(lane, op, *peer, to.count_elems * unit)?;
+                    let there = arrived(lane, op, (*peer, rank), to.count_elems * unit)?;
                     (unit, there, lane.receiver.needs_scratch()?)
                 }
                 Operand::Remote(peer, span) => {
@@ -403,15 +404,20 @@ fn peers_among(operands: &[Operand]) -> usize {
 }
 
 /// How many bytes of the message that should come next are there; an error if another one comes.
-fn arrived(lane: &mut PeerLane, op: &CollectiveOp, from: Rank, bytes: usize) -> Result<usize> {
-    if has_begun(lane, op, from, bytes)? { lane.receiver.contiguous() } else { Ok(0) }
+fn arrived(lane: &mut PeerLane, op: &CollectiveOp, ranks: (Rank, Rank), bytes: usize) -> Result<usize> {
+    if has_begun(lane, op, ranks, bytes)? { lane.receiver.contiguous() } else { Ok(0) }
 }
 
 /// True if that message is there, or a part of it.
-fn has_begun(lane: &mut PeerLane, op: &CollectiveOp, from: Rank, bytes: usize) -> Result<bool> {
+fn has_begun(
+    lane: &mut PeerLane,
+    op: &CollectiveOp,
+    (from, rank): (Rank, Rank),
+    bytes: usize,
+) -> Result<bool> {
     let Some(head) = lane.receiver.head()? else { return Ok(false) };
     if let Some(call) = head.call.filter(|call| (*call, head.tag) != (op.posted, op.sequence)) {
-        return Err(explain::disagreement(op.posted, op.sequence, from, call, head.tag));
+        return Err(explain::disagreement(rank, op.posted, op.sequence, from, call, head.tag));
     }
     if head.tag != op.sequence || head.bytes != bytes {
         return Err(Error::internal(format!(

@@ -51,7 +51,7 @@ impl Stall {
         work.waits_for(endpoint, &mut missing);
         missing.sort_unstable();
         missing.dedup();
-        self.tell(seat, endpoint, work);
+        self.tell(seat, endpoint, work, missing.first().copied());
         self.suspect = lost_peer(seat, work, endpoint, &missing);
         let waited = now - since;
         if let Some(limit) = seat.limits.timeout.filter(|limit| waited >= *limit) {
@@ -79,12 +79,12 @@ impl Stall {
     }
 
     /// Leaves word for peers that want to explain their own waits.
-    fn tell(&mut self, seat: &Seat, endpoint: &Endpoint, work: &Work) {
+    fn tell(&mut self, seat: &Seat, endpoint: &Endpoint, work: &Work, needs: Option<Rank>) {
         let Some(arena) = &seat.arena else { return };
         let waiting = match work.transfer_waiting(endpoint) {
             Some((true, peer, number)) => Waiting::Send(peer, number),
             Some((false, peer, number)) => Waiting::Recv(peer, number),
-            None => Waiting::Collective(work.sequence(endpoint)),
+            None => Waiting::Collective(work.sequence(endpoint), needs),
         };
         arena.block(seat.rank).set_waiting(waiting);
         self.told = true;
@@ -111,10 +111,12 @@ fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) ->
         )))
     };
     for peer in missing.iter().copied() {
-        match arena.members().has(peer).then(|| arena.block(peer).state()) {
-            Some(RankState::Aborted) => return lost(peer, "aborted the communicator"),
-            Some(RankState::Left) => return lost(peer, "destroyed its communicator"),
-            _ => {}
+        // What a rank has sent before it left is not lost on a slow way from host to host.
+        let hears = || endpoint.fabric.as_ref().is_some_and(|fabric| fabric.hears(peer));
+        match arena.state_of(peer) {
+            RankState::Aborted => return lost(peer, "aborted the communicator"),
+            RankState::Left if !hears() => return lost(peer, "destroyed its communicator"),
+            RankState::Left | RankState::Absent | RankState::Present => {}
         }
         if seat.peers[peer].watch.as_ref().is_some_and(|watch| watch.has_ended()) {
             return lost(peer, "ended");

@@ -2,7 +2,7 @@
 //!
 //! # Safety
 //! The list that `getifaddrs` hands out is ours until it is freed, once; the addresses in it are as long as their
-//! families say.
+//! families say. What the kernel says of a connection is written into a structure of numbers, which is as long as it is told.
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::ffi::CStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::RangeInclusive;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Connections that may wait to be accepted; the kernel cuts this down to its own limit.
@@ -224,6 +225,12 @@ pub fn connected(socket: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// The address on the other side, of a connection.
+pub fn peer_ip(socket: BorrowedFd<'_>) -> Option<IpAddr> {
+    let address = rustix::net::getpeername(socket).ok()??;
+    SocketAddr::try_from(address).ok().map(|address| address.ip().to_canonical())
+}
+
 /// The address on this side, once connecting has begun.
 pub fn local_ip(socket: BorrowedFd<'_>) -> Option<IpAddr> {
     let address = rustix::net::getsockname(socket).ok()?;
@@ -239,6 +246,47 @@ pub fn prepare_stream(socket: BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_keepidle(socket, idle);
     let _ = sockopt::set_tcp_keepintvl(socket, interval);
     let _ = sockopt::set_tcp_keepcnt(socket, count);
+}
+
+/// Has a silent peer asked whether it is there, so that one that has vanished is noticed after about `patience`.
+pub fn keep_alive(socket: BorrowedFd<'_>, patience: Duration) {
+    // No less than what connections have anyway: on a crowded link the question may have to wait.
+    let step = (patience / 6).max(KEEP_ALIVE.1);
+    let _ = sockopt::set_tcp_keepidle(socket, step * 3);
+    let _ = sockopt::set_tcp_keepintvl(socket, step);
+    let _ = sockopt::set_tcp_keepcnt(socket, 3);
+}
+
+/// What the kernel knows of the other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hearing {
+    /// How long ago anything came from there, be it the acknowledgement of its kernel.
+    pub silence: Duration,
+    /// True if there is something that it should have acknowledged.
+    pub is_due: bool,
+}
+
+/// What the kernel knows of a connection; none if it is no TCP connection, or the kernel does not say.
+pub fn hearing(socket: BorrowedFd<'_>) -> Option<Hearing> {
+    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the call writes at most `bytes` bytes, and says how many it wrote.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    if code != 0 {
+        return None;
+    }
+    // SAFETY: zero or what the kernel wrote: all fields are numbers.
+    let info = unsafe { info.assume_init() };
+    let silence = Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into());
+    Some(Hearing { silence, is_due: info.tcpi_unacked > 0 || info.tcpi_probes > 0 })
 }
 
 /// Waits until one of the sockets can be read (or written, where that is asked for), for at most `timeout`; which ones.
@@ -300,6 +348,10 @@ mod tests {
         let socket = attempt(address).unwrap();
         prepare_stream(socket.as_fd());
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
+        keep_alive(socket.as_fd(), Duration::from_secs(60));
+        assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(30));
+        let heard = hearing(socket.as_fd()).unwrap();
+        assert!(heard.silence < Duration::from_secs(60) && !heard.is_due, "{heard:?}");
         assert_eq!(local_ip(socket.as_fd()), Some(Ipv4Addr::LOCALHOST.into()));
         stop_listening(&listener);
         assert_eq!(attempt(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -64,6 +64,11 @@ impl Watch {
     pub fn descriptor(&self, number: u64) -> Option<OwnedFd> {
         let number = i32::try_from(number).ok()?;
         rustix::process::pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).ok()
+    }
+
+    /// For waiting: it can be read once the process has ended.
+    pub fn descriptor_of_process(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// True once the process has ended (even if its parent has not waited for it yet).

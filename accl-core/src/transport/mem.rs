@@ -14,6 +14,6 @@ pub const LEND_ABOVE_BYTES: usize = 4096;
 /// An arena that only this process can see.
 pub fn arena(members: impl Into<Members>) -> Result<Arc<Arena>> {
     let members = members.into();
-    let geometry = Geometry::for_ranks(members.local());
+    let geometry = Geometry::for_members(&members);
     Arena::create(Mapping::anonymous(geometry.total_bytes())?, geometry, members)
 }

@@ -4,6 +4,7 @@
 //! | header 4 KiB | rank blocks n × 384 B | who reads whom n × n B | board heads D × n × 64 B |
 //! | board data d × n × 16 KiB | staging areas n × S |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
+//! | what is known of each rank, if there are other hosts: a byte |
 //! ```
 //! ```text
 //! header: magic u64 | ranks u32 | ring bytes u32 | processors u32 | figures k × u32 | first failure
@@ -43,7 +44,7 @@ const BOARD_HEAD_BYTES: usize = 64;
 const HEADER_BYTES: usize = 4096;
 const RING_BUDGET_BYTES: usize = 192 << 20;
 const STAGING_BUDGET_BYTES: usize = 32 << 20;
-const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN3");
+const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN4");
 
 /// Collectives and point-to-point messages never wait for each other's credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,10 +66,18 @@ pub struct Geometry {
     staging_start: usize,
     staging_bytes: usize,
     rings_start: usize,
+    /// Ranks whose state other hosts tell: all, or none where there are no other hosts.
+    told_ranks: usize,
 }
 
 impl Geometry {
-    /// The layout for `ranks` ranks on one host.
+    /// The layout for those of `members` that share it.
+    pub fn for_members(members: &Members) -> Self {
+        let told_ranks = if members.local() < members.ranks() { members.ranks() } else { 0 };
+        Self { told_ranks, ..Self::for_ranks(members.local()) }
+    }
+
+    /// The layout for `ranks` ranks on one host, and no others.
     pub fn for_ranks(ranks: usize) -> Self {
         let rings = (ranks * ranks.saturating_sub(1) * 2).max(1);
         let share = (RING_BUDGET_BYTES / rings).clamp(16 << 10, 1 << 20);
@@ -88,6 +97,7 @@ impl Geometry {
             staging_start,
             staging_bytes,
             rings_start: staging_start + ranks * staging_bytes,
+            told_ranks: 0,
         }
     }
 
@@ -108,6 +118,10 @@ impl Geometry {
 
     /// Length of the whole.
     pub fn total_bytes(&self) -> usize {
+        self.told_start() + self.told_ranks
+    }
+
+    fn told_start(&self) -> usize {
         self.rings_start + self.ranks * self.ranks * 2 * self.ring_stride()
     }
 
@@ -159,18 +173,36 @@ pub enum RankState {
     Aborted = 3,
 }
 
+impl RankState {
+    /// True if the rank takes no part any more, and has said so.
+    pub fn is_gone(self) -> bool {
+        matches!(self, Self::Left | Self::Aborted)
+    }
+
+    pub(in crate::transport) fn of(code: u32) -> Self {
+        match code {
+            0 => Self::Absent,
+            1 => Self::Present,
+            2 => Self::Left,
+            _ => Self::Aborted,
+        }
+    }
+}
+
 /// What a rank waits for, for explanations: the operation's sequence number and the rank it needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
     /// Nothing.
     No,
-    /// A collective operation of this sequence number.
-    Collective(u64),
+    /// A collective operation of this sequence number, and the first rank that it needs, if it is known.
+    Collective(u64, Option<Rank>),
     /// A message to this rank, the so-manieth.
     Send(Rank, u64),
     /// A message from this rank, the so-manieth.
     Recv(Rank, u64),
 }
+
+const NOBODY: Rank = Rank::MAX;
 
 /// One rank's words: bell (its peers write) | state and what it waits for (it writes) | progress (it writes).
 #[derive(Debug)]
@@ -202,12 +234,7 @@ struct Status {
 impl RankBlock {
     /// What the rank says of itself.
     pub fn state(&self) -> RankState {
-        match self.status.state.load(Ordering::Acquire) {
-            0 => RankState::Absent,
-            1 => RankState::Present,
-            2 => RankState::Left,
-            _ => RankState::Aborted,
-        }
+        RankState::of(self.status.state.load(Ordering::Acquire))
     }
 
     /// Says so. Release: pairs with [`RankBlock::state`].
@@ -220,7 +247,7 @@ impl RankBlock {
         let number = self.status.waiting_number.load(Ordering::Relaxed);
         let peer = self.status.waiting_peer.load(Ordering::Relaxed) as Rank;
         match self.status.waiting_kind.load(Ordering::Acquire) {
-            1 => Waiting::Collective(number),
+            1 => Waiting::Collective(number, Some(peer).filter(|peer| *peer != NOBODY)),
             2 => Waiting::Send(peer, number),
             3 => Waiting::Recv(peer, number),
             _ => Waiting::No,
@@ -231,7 +258,7 @@ impl RankBlock {
     pub fn set_waiting(&self, waiting: Waiting) {
         let (kind, peer, number) = match waiting {
             Waiting::No => (0, 0, 0),
-            Waiting::Collective(number) => (1, 0, number),
+            Waiting::Collective(number, peer) => (1, peer.unwrap_or(NOBODY), number),
             Waiting::Send(peer, number) => (2, peer, number),
             Waiting::Recv(peer, number) => (3, peer, number),
         };
@@ -364,6 +391,36 @@ impl Arena {
         self.block_at(self.members.slot(rank))
     }
 
+    /// What any rank has said of itself, as far as this host knows: Absent if it is on another one that has told nothing.
+    pub fn state_of(&self, rank: Rank) -> RankState {
+        if self.members.has(rank) {
+            return self.block(rank).state();
+        }
+        // Acquire: pairs with `set_told`.
+        RankState::of(u32::from(self.told(rank).load(Ordering::Acquire)))
+    }
+
+    /// Another host tells how a rank of its has gone; the first word stays. Those who may wait for it are woken.
+    pub fn set_told(&self, rank: Rank, state: RankState) {
+        let told = self.told(rank);
+        let unknown = RankState::Absent as u8;
+        if told.compare_exchange(unknown, state as u8, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.ring_all();
+        }
+    }
+
+    fn told(&self, rank: Rank) -> &AtomicU8 {
+        assert!(rank < self.geometry.told_ranks);
+        // SAFETY: the table has a byte for each rank; otherwise as in `block`.
+        unsafe { &*self.at(self.geometry.told_start() + rank).cast() }
+    }
+
+    fn ring_all(&self) {
+        for slot in 0..self.geometry.ranks {
+            self.block_at(slot).bell.ring();
+        }
+    }
+
     fn block_at(&self, slot: usize) -> &RankBlock {
         assert!(slot < self.geometry.ranks);
         // SAFETY: the blocks lie between header and board heads for every slot below `ranks`; they consist of
@@ -441,9 +498,7 @@ impl Arena {
             }
             return;
         }
-        for slot in 0..self.geometry.ranks {
-            self.block_at(slot).bell.ring();
-        }
+        self.ring_all();
     }
 
     /// What a rank leaves that dies while it records a failure.
@@ -531,6 +586,17 @@ mod tests {
             }
         }
         assert_eq!(arena.cpus(), 5);
+    }
+
+    #[test]
+    fn ranks_of_other_hosts_are_what_was_told_of_them_first() {
+        let arena = super::super::super::mem::arena(Members::of(5, |rank| rank < 2)).unwrap();
+        arena.block(1).set_state(RankState::Present);
+        arena.set_told(4, RankState::Left);
+        arena.set_told(4, RankState::Aborted);
+        let states = [0, 1, 2, 3, 4].map(|rank| arena.state_of(rank));
+        let absent = RankState::Absent;
+        assert_eq!(states, [absent, RankState::Present, absent, absent, RankState::Left]);
     }
 
     #[test]

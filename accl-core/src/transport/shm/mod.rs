@@ -30,7 +30,7 @@ pub const LEND_ABOVE_BYTES: usize = 48 << 10;
 /// Makes an arena for the ranks of this host, and the file by which other processes can map it.
 pub fn create(members: impl Into<Members>) -> Result<(Arc<Arena>, OwnedFd)> {
     let members = members.into();
-    let geometry = Geometry::for_ranks(members.local());
+    let geometry = Geometry::for_members(&members);
     let file = nameless_file("accl-arena", geometry.total_bytes())?;
     let mapping = Mapping::of_file(file.as_fd(), geometry.total_bytes())?;
     Ok((Arena::create(mapping, geometry, members)?, file))
@@ -39,7 +39,7 @@ pub fn create(members: impl Into<Members>) -> Result<(Arc<Arena>, OwnedFd)> {
 /// Maps an arena that another process made for the same ranks.
 pub fn open(file: BorrowedFd<'_>, members: impl Into<Members>) -> Result<Arc<Arena>> {
     let members = members.into();
-    let geometry = Geometry::for_ranks(members.local());
+    let geometry = Geometry::for_members(&members);
     let bytes = crate::os::mapping::file_bytes(file)?;
     if bytes < geometry.total_bytes() {
         return Err(crate::Error::internal(format!(

@@ -1,31 +1,14 @@
-//! Messages on a connection.
-//!
-//! ```text
-//!  0: "ACLM" | flags u32 (1: factor, 2: call)       8: bytes u64      16: tag u64
-//! 24: factor [8]      32: call: what u64, count u64      48: the bytes
-//! ```
-//! Numbers are little-endian. A rank that has failed sends, in place of a message, why:
-//! ```text
-//!  0: "ACLF" | kind u32      8: bytes u64 (at most 1024)      16: zero [32]      48: text
-//! ```
+//! Messages on a connection, both halves.
 
+use super::head::{FAILURE_TEXT_BYTES, HEAD_BYTES, Head};
 use super::network::Link;
 use super::wake::Readiness;
 use crate::device::{Device, UserPointer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Scratch;
 use crate::os::socket;
-use crate::transport::board::PostedCall;
 use crate::transport::{MessageHead, Outgoing, Progress, Receiver, Sender};
-use crate::types::Scalar;
 use std::sync::Arc;
-
-const HEAD_BYTES: usize = 48;
-const MESSAGE: u32 = u32::from_le_bytes(*b"ACLM");
-const FAILURE: u32 = u32::from_le_bytes(*b"ACLF");
-const HAS_SCALE: u32 = 1;
-const HAS_CALL: u32 = 2;
-const FAILURE_TEXT_BYTES: usize = 1024;
 
 /// What is received besides what goes straight into user memory.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -33,44 +16,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 const LITTLE_BYTES: usize = 32 << 10;
 /// Pieces that are at least so large go straight into user memory.
 const DIRECT_BYTES: usize = 8 << 10;
-
-fn encode(head: &MessageHead) -> [u8; HEAD_BYTES] {
-    let flags =
-        if head.scale.is_some() { HAS_SCALE } else { 0 } | if head.call.is_some() { HAS_CALL } else { 0 };
-    let call = head.call.unwrap_or(PostedCall { what: 0, count: 0 });
-    let mut bytes = [0; HEAD_BYTES];
-    bytes[..4].copy_from_slice(&MESSAGE.to_le_bytes());
-    bytes[4..8].copy_from_slice(&flags.to_le_bytes());
-    let words = [head.bytes as u64, head.tag];
-    let behind = [u64::from_le_bytes(head.scale.unwrap_or_default().0), call.what, call.count];
-    for (place, word) in bytes[8..].chunks_exact_mut(8).zip(words.into_iter().chain(behind)) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
-}
-
-/// What a head says.
-enum Heard {
-    Message(MessageHead),
-    Failure { kind: u32, bytes: usize },
-}
-
-/// None if it is not one.
-fn decode(head: &[u8; HEAD_BYTES]) -> Option<Heard> {
-    let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let word = |at: usize| u64::from(number(at)) | u64::from(number(at + 4)) << 32;
-    let bytes = usize::try_from(word(8)).ok()?;
-    match (number(0), number(4)) {
-        (MESSAGE, flags) if flags <= HAS_SCALE | HAS_CALL => Some(Heard::Message(MessageHead {
-            bytes,
-            tag: word(16),
-            scale: (flags & HAS_SCALE != 0).then(|| Scalar(word(24).to_le_bytes())),
-            call: (flags & HAS_CALL != 0).then(|| PostedCall { what: word(32), count: word(40) }),
-        })),
-        (FAILURE, kind) if bytes <= FAILURE_TEXT_BYTES => Some(Heard::Failure { kind, bytes }),
-        _ => None,
-    }
-}
 
 /// The sending half.
 #[derive(Debug)]
@@ -97,7 +42,7 @@ impl Sender for TcpSender {
         let Some(socket) = self.link.socket()? else { return Ok(false) };
         if !self.amid {
             self.amid = true;
-            self.head = encode(&message.head);
+            self.head = Head::Message(message.head).encode();
             self.head_left = HEAD_BYTES;
         }
         let mut moved = false;
@@ -105,7 +50,14 @@ impl Sender for TcpSender {
             let head = &self.head[HEAD_BYTES - self.head_left..];
             let body = message.source.byte_add(done);
             let sent = device.send(socket, head, body, message.head.bytes - done);
-            let Some(sent) = sent.map_err(|error| self.link.lost(error))? else { break };
+            let sent = match sent {
+                Ok(Some(sent)) => sent,
+                Ok(None) => break,
+                Err(error) => {
+                    self.link.lost(error);
+                    break;
+                }
+            };
             let of_head = sent.min(self.head_left);
             self.head_left -= of_head;
             done += sent - of_head;
@@ -138,10 +90,7 @@ impl Sender for TcpSender {
     fn close_failed(&mut self, error: &Error) {
         if let (false, Some(socket)) = (self.amid, self.link.connected()) {
             let text = &error.text()[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
-            let mut head = [0; HEAD_BYTES];
-            head[..4].copy_from_slice(&FAILURE.to_le_bytes());
-            head[4..8].copy_from_slice(&u32::from(error.kind().code()).to_le_bytes());
-            head[8..16].copy_from_slice(&(text.len() as u64).to_le_bytes());
+            let head = Head::Failure { code: error.kind().code().into(), bytes: text.len() }.encode();
             // As far as there is room: it is a kindness.
             let _ = socket::write_some(socket, &head, text.as_bytes());
         }
@@ -188,21 +137,19 @@ impl TcpReceiver {
             return Ok(());
         }
         match socket::read_some(socket, &mut buffer[self.end..]) {
-            Ok(Some(0)) => Err(self.link.lost("it closed the connection")),
-            Ok(count) => {
-                self.end += count.unwrap_or(0);
-                Ok(())
-            }
-            Err(error) => Err(self.link.lost(error)),
+            Ok(Some(0)) => self.link.lost("it closed the connection"),
+            Ok(count) => self.end += count.unwrap_or(0),
+            Err(error) => self.link.lost(error),
         }
+        Ok(())
     }
 
     /// The error that the peer has sent in place of a message, as far as it has come.
-    fn failure(&mut self, kind: u32, bytes: usize) -> Error {
+    fn failure(&mut self, code: u32, bytes: usize) -> Error {
         let _ = self.fill();
         let (from, to) = (self.start + HEAD_BYTES, (self.start + HEAD_BYTES + bytes).min(self.end));
         let text = String::from_utf8_lossy(&self.buffer.as_mut(to)[from.min(to)..]).into_owned();
-        let kind = u8::try_from(kind).ok().and_then(ErrorKind::from_code).unwrap_or(ErrorKind::Remote);
+        let kind = u8::try_from(code).ok().and_then(ErrorKind::from_code).unwrap_or(ErrorKind::Remote);
         Error::new(kind, text)
     }
 }
@@ -220,14 +167,14 @@ impl Receiver for TcpReceiver {
         }
         let mut head = [0; HEAD_BYTES];
         head.copy_from_slice(&self.buffer.as_mut(self.end)[self.start..self.start + HEAD_BYTES]);
-        match decode(&head) {
-            Some(Heard::Message(head)) => {
+        match Head::decode(&head) {
+            Some(Head::Message(head)) => {
                 self.start += HEAD_BYTES;
                 self.current = Some((head, head.bytes));
                 Ok(Some(head))
             }
-            Some(Heard::Failure { kind, bytes }) => Err(self.failure(kind, bytes)),
-            None => Err(self.link.lost("what it sends is no message")),
+            Some(Head::Failure { code, bytes }) => Err(self.failure(code, bytes)),
+            None => Err(self.link.broken("what it sends is no message")),
         }
     }
 
@@ -270,9 +217,15 @@ impl Receiver for TcpReceiver {
         if self.start == self.end && wanted >= DIRECT_BYTES {
             let Some(socket) = self.link.socket()? else { return Ok(0) };
             let count = match device.receive(socket, destination, wanted) {
-                Ok(Some(0)) => return Err(self.link.lost("it closed the connection")),
+                Ok(Some(0)) => {
+                    self.link.lost("it closed the connection");
+                    0
+                }
                 Ok(count) => count.unwrap_or(0),
-                Err(error) => return Err(self.link.lost(error)),
+                Err(error) => {
+                    self.link.lost(error);
+                    0
+                }
             };
             // Not a byte of it is in the buffer.
             self.current =
@@ -291,26 +244,5 @@ impl Receiver for TcpReceiver {
 
     fn ring_when_ready(&self) -> Result<()> {
         self.link.ring_when(Readiness::Read)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn heads_come_out_as_they_went_in() {
-        let call = PostedCall { what: 0x0102_0304_0506_0708, count: u64::MAX };
-        for scale in [None, Some(Scalar([1, 2, 3, 4, 5, 6, 7, 8]))] {
-            for call in [None, Some(call)] {
-                let head = MessageHead { bytes: 1 << 40, tag: 77, scale, call };
-                let Some(Heard::Message(back)) = decode(&encode(&head)) else { panic!("no message") };
-                assert_eq!(back, head);
-            }
-        }
-        let mut damaged = encode(&MessageHead::default());
-        damaged[4] = 4;
-        assert!(decode(&damaged).is_none());
-        assert!(decode(&[0; HEAD_BYTES]).is_none());
     }
 }

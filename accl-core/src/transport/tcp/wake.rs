@@ -1,21 +1,40 @@
-//! Wakes ranks that sleep until a socket is ready: one thread of the process watches the sockets for all of them.
+//! The thread `accl-network`: it watches this process's connections to other hosts, for all of its ranks.
 //!
-//! A rank spins first, looking at its sockets itself. Before it sleeps it arms its bell, then the watch of each socket that
-//! it waits for: once, for the next event. The thread rings the bell. It ends when no socket has been watched for a while.
+//! **Wake-ups.** A rank spins first, looking at its sockets itself. Before it sleeps it arms its bell, then the watch of each
+//! socket that it waits for: once, for the next event. The thread rings the bell.
+//!
+//! **Silence.** The thread asks the kernel when anything last came from the other end. An end that owes an acknowledgement
+//! and has been silent for PEER_TIMEOUT is lost, unless another connection to the same address has heard something: on
+//! a slow and crowded link one connection may have to be silent for long. A process that is stopped still has a kernel that
+//! answers.
+//!
+//! **Control.** Where this process leads a host, the thread carries what hosts tell each other: see `control.rs`.
+//!
+//! It ends when there has been nothing to watch for a while.
 
+use super::control::Control;
 use crate::error::{Error, Result};
-use crate::os::process;
+use crate::os::network;
+use crate::os::{clock, process};
 use crate::transport::shm::Arena;
 use crate::types::Rank;
 use parking_lot::Mutex;
 use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::{EventfdFlags, Timespec, epoll};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-/// How long the thread stays when there is nothing to watch, in seconds.
-const IDLE_SECONDS: i64 = 10;
+/// How long the thread stays when there is nothing to watch.
+const IDLE: Duration = Duration::from_secs(10);
+/// How often it looks for what other processes of its host have left in the arena.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// If a look comes so much later than it was to, this process has been stopped, and what it has not heard meanwhile proves nothing.
+const LATE: Duration = Duration::from_secs(1);
+/// How often silence is measured within the time that it may last.
+pub(super) const MEASURES: u32 = 8;
 
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,9 +52,20 @@ pub(super) struct Watched {
     number: u64,
 }
 
+/// Whose silence counts.
 #[derive(Debug)]
-struct Watcher {
+pub(super) struct Listened {
+    pub(super) socket: Weak<OwnedFd>,
+    pub(super) peer: Rank,
+    /// The peer, for people.
+    pub(super) whom: String,
+    pub(super) patience: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(super) struct Watcher {
     epoll: OwnedFd,
+    waker: OwnedFd,
     pid: u32,
     waiters: Mutex<Waiters>,
 }
@@ -43,15 +73,45 @@ struct Watcher {
 #[derive(Debug, Default)]
 struct Waiters {
     last_number: u64,
-    of_socket: HashMap<u64, (Weak<Arena>, Rank)>,
+    of_socket: HashMap<u64, Waiter>,
+    controls: HashMap<u64, Arc<Control>>,
     ended: bool,
 }
 
+#[derive(Debug)]
+struct Waiter {
+    arena: Weak<Arena>,
+    rank: Rank,
+    listened: Listened,
+    ip: Option<IpAddr>,
+}
+
+/// One look around.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round<'a> {
+    pub(super) now: Instant,
+    /// Since when this process has not been stopped.
+    pub(super) awake_since: Instant,
+    watcher: &'a Watcher,
+}
+
 static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
+/// The waker's own number.
+const WAKER: u64 = 0;
 
 impl Watched {
-    pub(super) fn new(socket: BorrowedFd<'_>, arena: &Arc<Arena>, rank: Rank) -> Result<Self> {
-        let (watcher, number) = Watcher::enter(arena, rank)?;
+    /// Watches a connection of `rank`.
+    pub(super) fn new(
+        socket: BorrowedFd<'_>,
+        arena: &Arc<Arena>,
+        rank: Rank,
+        listened: Listened,
+    ) -> Result<Self> {
+        let ip = network::peer_ip(socket);
+        let waiter = Waiter { arena: Arc::downgrade(arena), rank, listened, ip };
+        let (watcher, number) = Watcher::enter(|waiters, number| {
+            waiters.of_socket.insert(number, waiter);
+        })?;
         let watched = Self { watcher, number };
         let flags = epoll::EventFlags::ONESHOT;
         epoll::add(&watched.watcher.epoll, socket, epoll::EventData::new_u64(number), flags)
@@ -77,19 +137,130 @@ impl Drop for Watched {
     }
 }
 
-impl Watcher {
-    /// The watcher of this process, which has one more socket now.
-    fn enter(arena: &Arc<Arena>, rank: Rank) -> Result<(Arc<Self>, u64)> {
-        let mut slot = WATCHER.lock();
-        if let Some(watcher) = slot.as_ref().filter(|watcher| watcher.pid == process::id())
-            && let Some(number) = watcher.add(arena, rank)
-        {
-            return Ok((watcher.clone(), number));
+/// Has the thread carry a control from here on, until that is over; `control` is made with the number of its events.
+pub(super) fn carry(control: Arc<Control>) -> Result<()> {
+    let (watcher, number) = Watcher::enter(|waiters, number| {
+        waiters.controls.insert(number, control.clone());
+    })?;
+    control.begin(number);
+    watcher.visit(number, &control, &watcher.round(clock::now()));
+    Ok(())
+}
+
+/// Has what has just happened to the ranks of `arena` told to other hosts at once, if it is this process that tells it.
+pub fn tell(arena: &Arena) {
+    if arena.members().local() == arena.members().ranks() {
+        return;
+    }
+    let Some(watcher) = WATCHER.lock().clone().filter(|watcher| watcher.pid == process::id()) else { return };
+    let concerned = |control: &Arc<Control>| std::ptr::eq(&raw const **control.arena(), arena);
+    let controls: Vec<_> = {
+        let waiters = watcher.waiters.lock();
+        waiters
+            .controls
+            .iter()
+            .filter(|(_, one)| concerned(one))
+            .map(|(number, one)| (*number, one.clone()))
+            .collect()
+    };
+    for (number, control) in controls {
+        watcher.visit(number, &control, &watcher.round(clock::now()));
+    }
+}
+
+impl Round<'_> {
+    /// How long the address has been silent on the connections for data that lead there.
+    pub(super) fn silence_of(&self, ip: Option<IpAddr>) -> Duration {
+        let waiters = self.watcher.waiters.lock();
+        waiters.silence_of(ip)
+    }
+
+    /// Has the thread wake up when there is something to read.
+    pub(super) fn watch(&self, number: u64, descriptor: BorrowedFd<'_>, once: bool) -> Result<()> {
+        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        if once {
+            flags |= epoll::EventFlags::ONESHOT;
         }
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|errno| Error::system("cannot make a descriptor to watch sockets", errno))?;
-        let watcher = Arc::new(Self { epoll, pid: process::id(), waiters: Mutex::default() });
-        let number = watcher.add(arena, rank).unwrap_or_default();
+        epoll::add(&self.watcher.epoll, descriptor, epoll::EventData::new_u64(number), flags)
+            .map_err(|errno| Error::system("cannot watch a connection between hosts", errno))
+    }
+
+    /// Ends that, for descriptors that stay open.
+    pub(super) fn unwatch(&self, descriptor: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.watcher.epoll, descriptor);
+    }
+}
+
+impl Waiters {
+    fn silence_of(&self, ip: Option<IpAddr>) -> Duration {
+        let same = self.of_socket.values().filter(|waiter| waiter.ip == ip);
+        let heard = same.filter_map(|waiter| network::hearing(waiter.listened.socket.upgrade()?.as_fd()));
+        heard.map(|heard| heard.silence).min().unwrap_or(Duration::MAX)
+    }
+
+    /// Ends communicators with peers that have been silent for too long.
+    fn measure(&self, now: Instant, awake_since: Instant) {
+        for waiter in self.of_socket.values() {
+            let Some(patience) = waiter.listened.patience else { continue };
+            let (Some(arena), Some(socket)) = (waiter.arena.upgrade(), waiter.listened.socket.upgrade())
+            else {
+                continue;
+            };
+            let silent = |heard: network::Hearing| heard.is_due && heard.silence > patience;
+            if network::hearing(socket.as_fd()).is_some_and(silent)
+                && now - awake_since > patience
+                && !arena.has_failed()
+                && !arena.state_of(waiter.listened.peer).is_gone()
+                && self.silence_of(waiter.ip) > patience
+            {
+                arena.fail(&silence(&waiter.listened.whom, patience));
+            }
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        let sockets = self.of_socket.values().filter_map(|waiter| waiter.listened.patience);
+        let controls = self.controls.values().filter_map(|control| control.pace());
+        let soonest = controls.chain(sockets.map(|patience| patience / MEASURES)).min();
+        soonest.map_or(IDLE, |soonest| soonest.clamp(LOOK, IDLE))
+    }
+}
+
+/// The error of ranks that are silent.
+pub(super) fn silence(whom: &str, patience: Duration) -> Error {
+    Error::remote(format!(
+        "no answer from {whom} for {:.1} s (the limit is ACCL_PEER_TIMEOUT): the host is down, or no way leads there",
+        patience.as_secs_f64()
+    ))
+}
+
+impl Watcher {
+    /// The watcher of this process, which has one more thing to watch now.
+    fn enter(add: impl FnOnce(&mut Waiters, u64)) -> Result<(Arc<Self>, u64)> {
+        let mut slot = WATCHER.lock();
+        let known = slot.as_ref().filter(|watcher| watcher.pid == process::id());
+        if let Some(watcher) = known {
+            let mut waiters = watcher.waiters.lock();
+            if !waiters.ended {
+                waiters.last_number += 1;
+                let number = waiters.last_number;
+                add(&mut waiters, number);
+                drop(waiters);
+                // It may have to look around more often now.
+                let _ = rustix::io::write(&watcher.waker, &1u64.to_ne_bytes());
+                return Ok((watcher.clone(), number));
+            }
+        }
+        let cannot = |errno| Error::system("cannot make a descriptor to watch sockets", errno);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
+        let waker =
+            rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(cannot)?;
+        let data = epoll::EventData::new_u64(WAKER);
+        epoll::add(&epoll, &waker, data, epoll::EventFlags::IN | epoll::EventFlags::ET).map_err(cannot)?;
+        let number = WAKER + 1;
+        let mut waiters = Waiters { last_number: number, ..Waiters::default() };
+        add(&mut waiters, number);
+        let watcher = Arc::new(Self { epoll, waker, pid: process::id(), waiters: Mutex::new(waiters) });
         let serving = watcher.clone();
         std::thread::Builder::new()
             .name("accl-network".to_string())
@@ -99,36 +270,69 @@ impl Watcher {
         Ok((watcher, number))
     }
 
-    /// None if the thread has ended.
-    fn add(&self, arena: &Arc<Arena>, rank: Rank) -> Option<u64> {
-        let mut waiters = self.waiters.lock();
-        if waiters.ended {
-            return None;
+    /// A look that measures no silence.
+    fn round(&self, now: Instant) -> Round<'_> {
+        Round { now, awake_since: now, watcher: self }
+    }
+
+    fn visit(&self, number: u64, control: &Control, round: &Round<'_>) {
+        if control.visit(round) {
+            let over = self.waiters.lock().controls.remove(&number);
+            drop(over);
         }
-        waiters.last_number += 1;
-        let number = waiters.last_number;
-        waiters.of_socket.insert(number, (Arc::downgrade(arena), rank));
-        Some(number)
     }
 
     fn serve(&self) {
         let mut events = Vec::with_capacity(64);
+        let mut limit = LOOK;
+        let mut awake_since = clock::now();
+        let (mut last_look, mut last_measure) = (awake_since, awake_since);
         loop {
-            let limit = Timespec { tv_sec: IDLE_SECONDS, tv_nsec: 0 };
-            let ready = epoll::wait(self.epoll.as_fd(), spare_capacity(&mut events), Some(&limit));
+            let ready = epoll::wait(self.epoll.as_fd(), spare_capacity(&mut events), Some(&timespec(limit)));
+            let now = clock::now();
+            if now - last_look > limit + LATE {
+                awake_since = now;
+            }
             let mut waiters = self.waiters.lock();
             // An interrupted wait is like one that found nothing.
-            if ready.unwrap_or(0) == 0 && waiters.of_socket.is_empty() {
+            let idle = waiters.of_socket.is_empty() && waiters.controls.is_empty();
+            if ready.unwrap_or(0) == 0 && idle && limit == IDLE {
                 waiters.ended = true;
                 return;
             }
+            let mut due = now - last_look >= LOOK;
             for event in events.drain(..) {
                 let number = event.data.u64();
+                due |= number == WAKER || waiters.controls.contains_key(&number);
                 let waiter = waiters.of_socket.get(&number);
-                if let Some((Some(arena), rank)) = waiter.map(|(arena, rank)| (arena.upgrade(), *rank)) {
+                if let Some((Some(arena), rank)) = waiter.map(|waiter| (waiter.arena.upgrade(), waiter.rank))
+                {
                     arena.block(rank).bell.ring();
                 }
             }
+            if !due {
+                continue;
+            }
+            last_look = now;
+            limit = waiters.limit();
+            if now - last_measure >= limit {
+                last_measure = now;
+                waiters.measure(now, awake_since);
+            }
+            let controls: Vec<_> =
+                waiters.controls.iter().map(|(number, control)| (*number, control.clone())).collect();
+            drop(waiters);
+            let round = Round { now, awake_since, watcher: self };
+            for (number, control) in controls {
+                self.visit(number, &control, &round);
+            }
         }
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
     }
 }

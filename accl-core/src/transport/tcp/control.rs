@@ -1,0 +1,429 @@
+//! What hosts tell each other besides data: failures, and which ranks have gone.
+//!
+//! The ranks of a host know of each other by what they share: the arena has their states and the first failure, and who
+//! dies is seen by its process's descriptor. The first rank of each host, its *leader*, carries that to other hosts. Leaders
+//! stand in a ring, each connected with the next and the one before; what one of them learns floods around both ways,
+//! and goes into each host's arena, where it wakes everybody. Who breaks the ring is missed by both neighbours, so everybody hears
+//! of it, however many break it at once.
+//!
+//! A connection that ends while a rank of its process has not said that it goes is a death. Who says nothing
+//! more goes without a word: a rank that leaves tells so, on its way out.
+//!
+//! The other processes of a host watch their leader, whose death nobody else could tell them.
+//!
+//! Everything here happens in [`Control::visit`], which never waits: on the thread `accl-network` when something comes, and, where other
+//! processes of the host may have left something in the arena, each
+//! 50 ms; and on a rank's own thread when it has something to tell.
+
+use super::network::{Network, World};
+use super::record::Record;
+use super::wake::{self, MEASURES, Round};
+use crate::error::{Error, Result};
+use crate::os::process::Watch;
+use crate::os::{clock, network, socket};
+use crate::transport::shm::Arena;
+use crate::types::Rank;
+use parking_lot::{Condvar, Mutex};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The purpose of these connections, beside those of lanes.
+pub(super) const PURPOSE: u8 = 2;
+/// How often a rank that waits for neighbours asks whether it still should.
+const STEP: Duration = Duration::from_millis(100);
+/// How long a neighbour that has to dial may take.
+const COMING: Duration = Duration::from_secs(40);
+
+/// What a host's leader does for one communicator.
+pub(super) struct Control {
+    world: Arc<World>,
+    /// Of the processes of this host whose deaths this one sees: of all ranks, or of the leader.
+    watches: Vec<Option<Arc<Watch>>>,
+    leads: bool,
+    /// A neighbour has come.
+    come: Condvar,
+    /// Of its events.
+    number: OnceLock<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: Vec<Line>,
+    /// Neighbours that have to dial, and until when.
+    coming: Vec<(Rank, Instant)>,
+    watching: bool,
+    /// By which they come; given back when all have.
+    network: Option<Arc<Network>>,
+    /// The leader has gone, or is about to.
+    released: bool,
+    over: bool,
+}
+
+/// A connection to a neighbour.
+#[derive(Debug)]
+struct Line {
+    peer: Rank,
+    socket: OwnedFd,
+    ip: Option<IpAddr>,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    /// The failure has been told to this one, or by it.
+    knows_failure: bool,
+    /// The same for each rank that has gone.
+    knows_gone: Vec<bool>,
+    watched: bool,
+    made: Instant,
+    measured: Instant,
+}
+
+/// Keeps the connections with other hosts, for their leaders. When it is dropped they end as soon as nobody of the host needs
+/// them.
+#[derive(Debug)]
+pub struct ControlHandle(Arc<Control>);
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Control").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Drop for ControlHandle {
+    fn drop(&mut self) {
+        let network = {
+            let mut state = self.0.state.lock();
+            state.released = true;
+            state.network.take()
+        };
+        drop(network);
+        wake::tell(self.0.arena());
+    }
+}
+
+/// Joins the ring of hosts if the network's rank is the first of its host, else watches that one. `watches` are those of all ranks'
+/// processes. Waits until it is connected with its neighbours: a rank that destroys its communicator at once must not close the door
+/// to those who have yet to dial.
+pub(super) fn join(
+    network: &Arc<Network>,
+    watches: Vec<Option<Arc<Watch>>>,
+) -> Result<Option<ControlHandle>> {
+    let world = network.world();
+    let leaders = world.leaders();
+    let Some(place) = leaders.iter().position(|leader| *leader == world.rank) else {
+        return follow(world, &leaders, watches);
+    };
+    let hosts = leaders.len();
+    let mut neighbours = vec![leaders[(place + 1) % hosts], leaders[(place + hosts - 1) % hosts]];
+    neighbours.dedup();
+    let coming_until = clock::now() + COMING;
+    let (dialled, coming): (Vec<_>, Vec<_>) = neighbours.into_iter().partition(|peer| world.rank < *peer);
+    let state = State {
+        coming: coming.into_iter().map(|peer| (peer, coming_until)).collect(),
+        network: Some(network.clone()),
+        ..State::default()
+    };
+    let control = Arc::new(Control::new(world, watches, true, state));
+    let handle = ControlHandle(control.clone());
+    // From here on a failure is told to those who are connected already.
+    wake::carry(control.clone())?;
+    for peer in dialled {
+        match network.dial(peer, PURPOSE) {
+            Ok(socket) => {
+                let line = control.line(peer, socket);
+                control.state.lock().lines.push(line);
+            }
+            Err(error) => {
+                control.arena().fail(&error);
+                return Err(error);
+            }
+        }
+        wake::tell(control.arena());
+    }
+    control.await_neighbours(network)?;
+    Ok(Some(handle))
+}
+
+/// Watches the leader of this host, if that is another process.
+fn follow(
+    world: &Arc<World>,
+    leaders: &[Rank],
+    mut watches: Vec<Option<Arc<Watch>>>,
+) -> Result<Option<ControlHandle>> {
+    let leads_here = |rank: &Rank| leaders.contains(rank) && world.arena.members().has(*rank);
+    for (_, watch) in watches.iter_mut().enumerate().filter(|(rank, _)| !leads_here(rank)) {
+        *watch = None;
+    }
+    if watches.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    let control = Arc::new(Control::new(world, watches, false, State::default()));
+    let handle = ControlHandle(control.clone());
+    wake::carry(control)?;
+    Ok(Some(handle))
+}
+
+impl Control {
+    fn new(world: &Arc<World>, watches: Vec<Option<Arc<Watch>>>, leads: bool, state: State) -> Self {
+        let world = world.clone();
+        let (come, number) = (Condvar::new(), OnceLock::new());
+        Self { world, watches, leads, come, number, state: Mutex::new(state) }
+    }
+
+    /// Waits until all neighbours have come that have to dial.
+    fn await_neighbours(&self, network: &Network) -> Result<()> {
+        let mut state = self.state.lock();
+        while !state.coming.is_empty() {
+            self.come.wait_for(&mut state, STEP);
+            drop(state);
+            network.still_wanted()?;
+            state = self.state.lock();
+        }
+        Ok(())
+    }
+
+    /// How often it must be visited if nothing comes: often where other processes may leave something in the arena.
+    pub(super) fn pace(&self) -> Option<Duration> {
+        let peers = &self.world.peers;
+        let foreign = |rank: Rank| {
+            self.arena().members().has(rank)
+                && !peers[rank].place.shares_process(&peers[self.world.rank].place)
+        };
+        if !self.leads {
+            return None;
+        }
+        if (0..peers.len()).any(foreign) {
+            return Some(wake::LOOK);
+        }
+        // For neighbours that do not come, and for signs of life.
+        Some(self.world.patience.map_or(COMING, |patience| patience / MEASURES))
+    }
+
+    pub(super) fn arena(&self) -> &Arc<Arena> {
+        &self.world.arena
+    }
+
+    /// From here on events have this number.
+    pub(super) fn begin(&self, number: u64) {
+        let _ = self.number.set(number);
+    }
+
+    fn line(&self, peer: Rank, socket: OwnedFd) -> Line {
+        let now = clock::now();
+        let ip = network::peer_ip(socket.as_fd());
+        Line {
+            peer,
+            socket,
+            ip,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            knows_failure: false,
+            knows_gone: vec![false; self.world.peers.len()],
+            watched: false,
+            made: now,
+            measured: now,
+        }
+    }
+
+    /// Does everything that can be done now. True if it is over.
+    pub(super) fn visit(&self, round: &Round<'_>) -> bool {
+        self.take_arrived(round.now);
+        let mut state = self.state.lock();
+        let Some(number) = self.number.get().copied().filter(|_| !state.over) else { return state.over };
+        self.watch(&mut state, number, round);
+        let mut lines = std::mem::take(&mut state.lines);
+        lines.retain_mut(|line| match self.listen(line) {
+            Ok(()) => true,
+            Err(why) => {
+                self.ended(line, &why);
+                false
+            }
+        });
+        self.see_deaths();
+        self.measure(&mut lines, round);
+        lines.retain_mut(|line| {
+            self.inform(line);
+            line.flush().is_ok() || {
+                self.ended(line, "the connection is broken");
+                false
+            }
+        });
+        state.lines = lines;
+        let members = self.arena().members();
+        let present = |rank| members.has(rank) && !self.arena().state_of(rank).is_gone();
+        state.over = state.released
+            && (!self.leads || self.arena().has_failed() || !(0..members.ranks()).any(present));
+        if state.over {
+            state.lines.clear();
+            self.watches.iter().flatten().for_each(|watch| round.unwatch(watch.descriptor_of_process()));
+        }
+        state.over
+    }
+
+    /// Takes in connections that neighbours have dialled.
+    fn take_arrived(&self, now: Instant) {
+        let mut state = self.state.lock();
+        let Some(network) = state.network.clone() else { return };
+        let State { coming, lines, .. } = &mut *state;
+        coming.retain(|(peer, until)| {
+            if let Some(socket) = network.arrived(*peer, PURPOSE) {
+                lines.push(self.line(*peer, socket));
+                return false;
+            }
+            if now > *until {
+                let whom = self.world.named(&[*peer]);
+                self.arena().fail(&Error::remote(format!("{whom} did not connect, as leaders of hosts do")));
+            }
+            now <= *until
+        });
+        let all_here = state.coming.is_empty();
+        let done = if all_here { state.network.take() } else { None };
+        drop(state);
+        if all_here {
+            self.come.notify_all();
+        }
+        drop((done, network));
+    }
+
+    fn watch(&self, state: &mut State, number: u64, round: &Round<'_>) {
+        let failed = |error: Error| self.arena().fail(&error);
+        if !state.watching {
+            state.watching = true;
+            for watch in self.watches.iter().flatten() {
+                // Ranks of one process have one descriptor: the second time it is there already.
+                let _ = round.watch(number, watch.descriptor_of_process(), true);
+            }
+        }
+        for line in state.lines.iter_mut().filter(|line| !line.watched) {
+            line.watched = true;
+            if let Err(error) = round.watch(number, line.socket.as_fd(), false) {
+                failed(error);
+            }
+        }
+    }
+
+    /// Takes in what has come; an error says why nothing more will.
+    fn listen(&self, line: &mut Line) -> std::result::Result<(), String> {
+        let mut buffer = [0; 4096];
+        loop {
+            while let Some(record) =
+                Record::take(&mut line.inbox).map_err(|error| error.text().to_string())?
+            {
+                self.hear(line, record);
+            }
+            match socket::read_some(line.socket.as_fd(), &mut buffer) {
+                Ok(Some(0)) => return Err("its process has ended".to_string()),
+                Ok(Some(count)) => line.inbox.extend(&buffer[..count]),
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    fn hear(&self, line: &mut Line, record: Record) {
+        match record {
+            Record::Alive => {}
+            Record::Failure(error) => {
+                line.knows_failure = true;
+                self.arena().fail(&error);
+            }
+            Record::Gone(rank, state) => {
+                let rank = rank as Rank;
+                if let Some(knows) = line.knows_gone.get_mut(rank)
+                    && !self.arena().members().has(rank)
+                {
+                    *knows = true;
+                    self.arena().set_told(rank, state);
+                }
+            }
+        }
+    }
+
+    /// A connection has ended: that is a death, unless all ranks of its process have said that they go.
+    fn ended(&self, line: &Line, why: &str) {
+        let peers = &self.world.peers;
+        let lost = |rank: &Rank| {
+            peers[*rank].place.shares_process(&peers[line.peer].place)
+                && !self.arena().state_of(*rank).is_gone()
+        };
+        let lost: Vec<_> = (0..peers.len()).filter(lost).collect();
+        if !lost.is_empty() {
+            self.arena().fail(&Error::remote(format!("{} is lost: {why}", self.world.named(&lost))));
+        }
+    }
+
+    /// Processes of this host that have ended.
+    fn see_deaths(&self) {
+        if self.arena().has_failed() {
+            return;
+        }
+        let dead = |rank: &Rank| {
+            self.arena().members().has(*rank)
+                && self.watches[*rank].as_ref().is_some_and(|watch| watch.has_ended())
+                // Asked afterwards: what the rank said last counts.
+                && !self.arena().state_of(*rank).is_gone()
+        };
+        if let Some(rank) = (0..self.watches.len()).find(dead) {
+            self.arena().fail(&Error::remote(format!("{} ended", self.world.named(&[rank]))));
+        }
+    }
+
+    /// Asks neighbours for a sign of life, and misses those that have not given one for too long.
+    fn measure(&self, lines: &mut Vec<Line>, round: &Round<'_>) {
+        let Some(patience) = self.world.patience else { return };
+        let now = round.now;
+        lines.retain_mut(|line| {
+            if now < line.measured + patience / MEASURES {
+                return true;
+            }
+            line.measured = now;
+            if line.outbox.is_empty() {
+                line.outbox = Record::Alive.encode();
+            }
+            let silence = network::hearing(line.socket.as_fd()).map_or(Duration::ZERO, |heard| heard.silence);
+            let watched = now - line.made.max(round.awake_since);
+            if silence <= patience || watched <= patience || round.silence_of(line.ip) <= patience {
+                return true;
+            }
+            let peers = &self.world.peers;
+            let lost = |rank: &Rank| {
+                peers[*rank].shares_host(&peers[line.peer]) && !self.arena().state_of(*rank).is_gone()
+            };
+            let lost: Vec<_> = (0..peers.len()).filter(lost).collect();
+            if !lost.is_empty() {
+                self.arena().fail(&wake::silence(&self.world.named(&lost), patience));
+            }
+            false
+        });
+    }
+
+    /// Queues what the neighbour does not know.
+    fn inform(&self, line: &mut Line) {
+        let arena = self.arena();
+        for (rank, knows) in line.knows_gone.iter_mut().enumerate().filter(|(_, knows)| !**knows) {
+            let state = arena.state_of(rank);
+            if state.is_gone() {
+                *knows = true;
+                line.outbox.extend(Record::Gone(rank as u32, state).encode());
+            }
+        }
+        if !line.knows_failure
+            && let Some(error) = arena.failure()
+        {
+            line.knows_failure = true;
+            line.outbox.extend(Record::Failure(error).encode());
+        }
+    }
+}
+
+impl Line {
+    /// Sends what is queued, as far as there is room.
+    fn flush(&mut self) -> std::io::Result<()> {
+        while !self.outbox.is_empty() {
+            let Some(count) = socket::write_some(self.socket.as_fd(), &self.outbox, &[])? else { break };
+            self.outbox.drain(..count);
+        }
+        Ok(())
+    }
+}
