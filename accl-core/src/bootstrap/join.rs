@@ -4,14 +4,16 @@ use super::auth::{Role, Secret};
 use super::dial::Dial;
 use super::id::{Creator, Invitation, Meeting, UniqueId};
 use super::presence::Presence;
+use super::relay::{Hold, seek};
 use super::service::{Door, Service};
+use super::tree::STAR_RANKS;
 use super::wire::{MEMBER_BYTES, Message, PeerRecord};
 use crate::config::{Network, RootAddress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, network, random, socket};
 use crate::topo::{Place, targets};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,12 @@ pub(super) struct Trusted<'a> {
 impl std::fmt::Debug for Trusted<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Trusted").finish_non_exhaustive()
+    }
+}
+
+impl AsFd for Trusted<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -100,7 +108,7 @@ impl<'a> Trusted<'a> {
     }
 
     /// True if there is something to receive, or the other side is gone.
-    fn has_word(&self) -> bool {
+    pub(super) fn has_word(&self) -> bool {
         !self.inbox.is_empty()
             || socket::wait_readable(&[self.stream.as_fd()], Duration::ZERO).unwrap_or(true)
     }
@@ -123,7 +131,7 @@ pub(super) fn unexpected(message: Message) -> Error {
 #[derive(Debug)]
 pub struct Membership<'a> {
     /// All ranks, in order.
-    pub peers: Vec<PeerRecord>,
+    pub peers: Arc<[PeerRecord]>,
     /// What only they know.
     pub secret: Secret,
     connection: Trusted<'a>,
@@ -132,6 +140,8 @@ pub struct Membership<'a> {
     root: String,
     /// Why other hosts cannot reach this process, if they cannot.
     reachable: Result<()>,
+    /// What this process hands on of the list, if the ranks are many.
+    _hold: Option<Hold>,
     /// Others have been told of it.
     _presence: Presence,
 }
@@ -165,6 +175,7 @@ pub fn join<'a>(
         Meeting::Created(creator) if creator.port == 0 => Presence::at_home(request.network)?,
         _ => Presence::of(request.network)?,
     };
+    stagger(&request, limit, give_up)?;
     let (mut connection, root) = match &invitation.meeting {
         Meeting::Created(creator) => {
             let root = format!("process {}, the creator of the unique id,", creator.pid);
@@ -188,18 +199,45 @@ pub fn join<'a>(
         }),
         record: presence.record()?,
     };
+    let hold = if request.ranks > STAR_RANKS { Some(Hold::open(invitation.secret)?) } else { None };
     connection.send(&join, deadline).map_err(|error| lost(error, &root))?;
-    match connection.receive(deadline).map_err(|error| lost(error, &root))? {
-        Message::Roster(peers) if peers.len() == request.ranks => Ok(Membership {
-            peers,
-            secret: invitation.secret,
-            connection,
-            deadline,
-            root,
-            reachable: presence.check(),
-            _presence: presence,
-        }),
-        other => Err(unexpected(other)),
+    let peers = match (connection.receive(deadline).map_err(|error| lost(error, &root))?, &hold) {
+        (Message::Roster(peers), _) => peers,
+        (Message::Seek(parent), Some(hold)) => {
+            let hold = (hold, invitation.secret);
+            seek(&mut connection, parent.as_ref(), hold, request.network, deadline, give_up)
+                .map_err(|error| lost(error, &root))?
+        }
+        (other, _) => return Err(unexpected(other)),
+    };
+    if peers.len() != request.ranks {
+        return Err(Error::internal(format!("a list of {} ranks, not {}", peers.len(), request.ranks)));
+    }
+    if let Some(hold) = &hold {
+        hold.put(&peers);
+    }
+    Ok(Membership {
+        peers,
+        secret: invitation.secret,
+        connection,
+        deadline,
+        root,
+        reachable: presence.check(),
+        _hold: hold,
+        _presence: presence,
+    })
+}
+
+/// Where there are very many ranks, they do not all come at once.
+fn stagger(request: &Request<'_>, deadline: Instant, give_up: &dyn Fn() -> Result<()>) -> Result<()> {
+    let turn = (clock::now() + request.network.stagger.delay(request.ranks, request.rank)).min(deadline);
+    loop {
+        give_up()?;
+        let left = turn.saturating_duration_since(clock::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        clock::sleep(left.min(Duration::from_millis(100)));
     }
 }
 
@@ -413,6 +451,36 @@ mod tests {
         assert!(late.text().contains("already used"), "{late}");
     }
 
+    /// Outcomes of so many ranks of this process, of which one may fail.
+    fn join_many(ranks: usize, fails: Option<usize>) -> Vec<Result<()>> {
+        let (id, network) = (UniqueId::create().unwrap(), Network::default());
+        std::thread::scope(|scope| {
+            let (id, network) = (&id, &network);
+            let ranks = (0..ranks).map(|rank| {
+                scope.spawn(move || {
+                    let request = Request { ranks, rank, ..request(network) };
+                    let membership = join(id, request, &|| Ok(()))?;
+                    assert_eq!(membership.peers.len(), ranks);
+                    let failure = || Err(Error::system("no memory", "ENOMEM"));
+                    membership.confirm(if fails == Some(rank) { failure() } else { Ok(()) })
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn ranks_of_a_process_share_the_list_that_its_first_one_gets() {
+        for outcome in join_many(STAR_RANKS + 8, None) {
+            outcome.unwrap();
+        }
+        for outcome in join_many(STAR_RANKS + 8, Some(30)) {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.text(), "rank 30 could not be set up: no memory: ENOMEM");
+        }
+    }
+
     #[test]
     fn a_failure_of_one_rank_is_heard_over_tcp() {
         let id = from_elsewhere(&UniqueId::create().unwrap());
@@ -447,12 +515,13 @@ mod tests {
         let connection = Trusted::proved(ours.into(), Vec::new(), &|| Ok(()));
         let deadline = clock::now() + Duration::from_secs(10);
         let membership = Membership {
-            peers: Vec::new(),
+            peers: Vec::new().into(),
             secret: Secret::random().unwrap(),
             root: String::new(),
             connection,
             deadline,
             reachable: Ok(()),
+            _hold: None,
             _presence: Presence::of(&Network::default()).unwrap(),
         };
         let error = membership.confirm(Ok(())).unwrap_err();

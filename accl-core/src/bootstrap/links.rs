@@ -112,7 +112,11 @@ pub fn dial_link(
     connection.into_socket()
 }
 
-fn addresses_of(peer: &PeerRecord, known: Option<IpAddr>, settings: &Network) -> Result<Vec<SocketAddr>> {
+pub(super) fn addresses_of(
+    peer: &PeerRecord,
+    known: Option<IpAddr>,
+    settings: &Network,
+) -> Result<Vec<SocketAddr>> {
     if peer.port == 0 {
         return Err(Error::remote(format!("{} listens on no TCP port", peer.describe())));
     }

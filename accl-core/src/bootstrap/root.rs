@@ -2,6 +2,7 @@
 //!
 //! gathering → preparing → ended. Everybody who joined hears the same verdict; those who come later hear it too.
 
+use super::tree::{Source, sources};
 use super::wire::{Message, PeerRecord};
 use crate::error::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,8 +94,40 @@ impl Root {
             return Vec::new();
         }
         self.phase = Phase::Preparing { ready: BTreeSet::new() };
-        let records: Vec<_> = self.members.values().map(|member| member.record.clone()).collect();
-        self.to_all(&Message::Roster(records))
+        self.hand_out()
+    }
+
+    /// The list of all ranks, or where each can get it.
+    fn hand_out(&self) -> Outbox {
+        let roster: Vec<_> = self.members.values().map(|member| member.record.clone()).collect();
+        let sources = sources(&roster);
+        let roster = Message::Roster(roster.into());
+        let answers = self.members.values().zip(sources).map(|(member, source)| {
+            let answer = match source {
+                Source::Root => roster.clone(),
+                Source::ProcessOf(rank) => {
+                    let parent = self.members.get(&(rank as u32));
+                    Message::Seek(parent.map(|parent| parent.record.clone()))
+                }
+                Source::OwnProcess => Message::Seek(None),
+            };
+            (member.connection, answer)
+        });
+        answers.collect()
+    }
+
+    /// A rank could not get the list from where it was told to.
+    pub(super) fn handle_fetch(&self, connection: Connection) -> Outbox {
+        if !matches!(self.phase, Phase::Preparing { .. }) {
+            return Vec::new();
+        }
+        let roster: Vec<_> = self.members.values().map(|member| member.record.clone()).collect();
+        vec![(connection, Message::Roster(roster.into()))]
+    }
+
+    /// How many ranks may be on their way.
+    pub(super) fn expected(&self) -> usize {
+        if matches!(self.phase, Phase::Gathering) { self.ranks as usize } else { 0 }
     }
 
     pub(super) fn handle_ready(

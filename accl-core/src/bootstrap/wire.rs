@@ -4,18 +4,26 @@
 //! and lists are preceded by a u32 count. Until the other side has proved that it knows the secret, nothing but
 //! `Hello`, `Challenge`, `Proof` and `Failure` is accepted, and no frame above [`STRANGER_BYTES`].
 //!
-//! What a rank says of itself comes once for every rank, so it is kept short:
+//! What a rank says of itself is kept short, since it comes once for every rank:
 //!
 //! ```text
 //! kernel u64 | network u64 | PID namespace u64 | process number u32 | process u64 | 0, or 1 and host id u64
 //! port u16 | number of addresses u8, for each: 4 or 6 as u8, 4 or 16 bytes | length u8, host name
 //! ```
+//!
+//! In the list of all ranks each says only in what it differs from the one before it:
+//!
+//! ```text
+//! 0, all of the above | 1 (on the same host), process number u32, process u64, port u16 | 2 (of the same process)
+//! ```
 
 use super::auth::{Nonce, Proof, Token};
 use super::links::LinkRequest;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::topo::Place;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The largest frame that a stranger may send.
 pub const STRANGER_BYTES: usize = 512;
@@ -25,6 +33,11 @@ pub const MEMBER_BYTES: usize = 4 << 20;
 pub const MOST_ADDRESSES: usize = 16;
 /// Bytes of a host's name that a rank tells at most.
 pub const HOST_BYTES: usize = 48;
+/// Ranks in a list at most: a short list may stand for much memory.
+pub const MOST_RANKS: usize = 1 << 17;
+const NEW_HOST: u8 = 0;
+const SAME_HOST: u8 = 1;
+const SAME_PROCESS: u8 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"ACLB");
 
 /// What one rank tells all others.
@@ -51,6 +64,25 @@ impl PeerRecord {
     /// True if both may share memory: they could, and are not told to be on different hosts (HOSTID).
     pub fn shares_host(&self, other: &Self) -> bool {
         self.place.shares_host(&other.place) && self.host_id == other.host_id
+    }
+
+    /// What is told of the addresses, and of the host's name.
+    fn told(&self) -> (&[IpAddr], &str) {
+        let addresses = &self.addresses[..self.addresses.len().min(MOST_ADDRESSES)];
+        (addresses, &self.host[..self.host.floor_char_boundary(HOST_BYTES)])
+    }
+
+    /// How a list says what follows `before`: see the head of this file.
+    fn likeness(&self, before: Option<&Self>) -> u8 {
+        let place = |record: &Self| Place { pid: 0, process: 0, ..record.place };
+        let host = |record: &Self| (place(record), record.host_id);
+        let process = |record: &Self| (record.place.pid, record.place.process, record.port);
+        match before {
+            Some(before) if host(self) == host(before) && self.told() == before.told() => {
+                if process(self) == process(before) { SAME_PROCESS } else { SAME_HOST }
+            }
+            _ => NEW_HOST,
+        }
     }
 
     /// Who that is, for people.
@@ -94,14 +126,16 @@ pub enum Message {
         record: PeerRecord,
     },
     /// All ranks are there: this is who they are.
-    Roster(Vec<PeerRecord>),
+    Roster(Arc<[PeerRecord]>),
+    /// All ranks are there: their list is to be had from that process; from this one if none is said.
+    Seek(Option<PeerRecord>),
     /// A rank has prepared everything, or could not.
     Ready(Option<(ErrorKind, String)>),
     /// All ranks are ready.
     Go,
     /// The verdict is a failure.
     Failure(ErrorKind, String),
-    /// Somebody wants the shared memory that belongs to the token.
+    /// Somebody wants what belongs to the token: shared memory, or the list of ranks.
     Fetch,
     /// Here it is: a descriptor comes with this message.
     Grant,
@@ -130,8 +164,10 @@ impl Message {
             }
             Self::Roster(records) => {
                 writer.u8(5).u32(records.len() as u32);
-                for record in records {
-                    writer.record(record);
+                let mut before = None;
+                for record in records.iter() {
+                    writer.entry(record, before);
+                    before = Some(record);
                 }
             }
             Self::Ready(None) => {
@@ -157,6 +193,12 @@ impl Message {
             }
             Self::LinkAccepted => {
                 writer.u8(12);
+            }
+            Self::Seek(None) => {
+                writer.u8(13).u8(0);
+            }
+            Self::Seek(Some(record)) => {
+                writer.u8(13).u8(1).record(record);
             }
         }
         let length = (writer.0.len() - 4) as u32;
@@ -195,10 +237,7 @@ impl Message {
                 patience_ms: reader.u64()?,
                 record: reader.record()?,
             },
-            5 => {
-                let count = reader.u32()?;
-                Self::Roster((0..count).map(|_| reader.record()).collect::<Result<_>>()?)
-            }
+            5 => Self::Roster(reader.roster()?),
             6 => match reader.u8()? {
                 0 => Self::Ready(None),
                 code => Self::Ready(Some((kind_of(code)?, reader.text()?))),
@@ -214,6 +253,11 @@ impl Message {
                 index: reader.u16()?,
             }),
             12 => Self::LinkAccepted,
+            13 => match reader.u8()? {
+                0 => Self::Seek(None),
+                1 => Self::Seek(Some(reader.record()?)),
+                other => return Err(malformed(format!("a source of kind {other}"))),
+            },
             kind => return Err(malformed(format!("a message of kind {kind}"))),
         };
         if !reader.0.is_empty() {
@@ -266,7 +310,7 @@ impl Writer {
             Some(id) => self.u8(1).u64(id),
             None => self.u8(0),
         };
-        let addresses = &record.addresses[..record.addresses.len().min(MOST_ADDRESSES)];
+        let (addresses, host) = record.told();
         self.u16(record.port).u8(addresses.len() as u8);
         for ip in addresses {
             match ip {
@@ -274,8 +318,17 @@ impl Writer {
                 IpAddr::V6(ip) => self.u8(6).bytes(&ip.octets()),
             };
         }
-        let host = &record.host[..record.host.floor_char_boundary(HOST_BYTES)];
         self.u8(host.len() as u8).bytes(host.as_bytes())
+    }
+
+    fn entry(&mut self, record: &PeerRecord, before: Option<&PeerRecord>) {
+        let likeness = record.likeness(before);
+        self.u8(likeness);
+        match likeness {
+            NEW_HOST => self.record(record),
+            SAME_HOST => self.u32(record.place.pid).u64(record.place.process).u16(record.port),
+            _ => self,
+        };
     }
 }
 
@@ -317,6 +370,37 @@ impl Reader<'_> {
         };
         self.0 = rest;
         String::from_utf8(head.to_vec()).map_err(|_| malformed("a text that is not UTF-8"))
+    }
+
+    fn roster(&mut self) -> Result<Arc<[PeerRecord]>> {
+        let count = self.u32()? as usize;
+        if count > MOST_RANKS {
+            return Err(malformed(format!("a list of {count} ranks (at most {MOST_RANKS})")));
+        }
+        let mut roster: Vec<PeerRecord> = Vec::new();
+        for _ in 0..count {
+            let record = self.entry(roster.last())?;
+            roster.push(record);
+        }
+        Ok(roster.into())
+    }
+
+    fn entry(&mut self, before: Option<&PeerRecord>) -> Result<PeerRecord> {
+        let likeness = self.u8()?;
+        let record = match (likeness, before) {
+            (NEW_HOST, _) => self.record()?,
+            (SAME_HOST, Some(before)) => {
+                let place = Place { pid: self.u32()?, process: self.u64()?, ..before.place };
+                PeerRecord { place, port: self.u16()?, ..before.clone() }
+            }
+            (SAME_PROCESS, Some(before)) => before.clone(),
+            _ => return Err(malformed(format!("a rank of kind {likeness}"))),
+        };
+        // A list has one form, so that nothing can hide in another.
+        if record.likeness(before) != likeness {
+            return Err(malformed("a rank that is said at needless length"));
+        }
+        Ok(record)
     }
 
     fn record(&mut self) -> Result<PeerRecord> {
@@ -376,6 +460,21 @@ mod tests {
         )
     }
 
+    /// Some ranks share a host or a process with the one before.
+    fn roster() -> impl Strategy<Value = Vec<PeerRecord>> {
+        prop::collection::vec((record(), 0..3), 0..9).prop_map(|records| {
+            let mut roster: Vec<PeerRecord> = Vec::new();
+            for (record, likeness) in records {
+                roster.push(match (likeness, roster.last().cloned()) {
+                    (1, Some(before)) => PeerRecord { port: record.port, ..before },
+                    (2, Some(before)) => before,
+                    _ => record,
+                });
+            }
+            roster
+        })
+    }
+
     fn failure() -> impl Strategy<Value = (ErrorKind, String)> {
         (prop::sample::select(&ErrorKind::ALL[..]), ".{0,50}")
     }
@@ -394,7 +493,8 @@ mod tests {
                     Message::Join { ranks, rank, version, patience_ms, record }
                 }
             ),
-            prop::collection::vec(record(), 0..9).prop_map(Message::Roster),
+            roster().prop_map(|records| Message::Roster(records.into())),
+            prop::option::of(record()).prop_map(Message::Seek),
             prop::option::of(failure()).prop_map(Message::Ready),
             Just(Message::Go),
             failure().prop_map(|(kind, text)| Message::Failure(kind, text)),
@@ -457,16 +557,44 @@ mod tests {
             host: "ä".repeat(40),
             ..PeerRecord::default()
         };
-        let mut buffer = Message::Roster(vec![record]).encode();
+        let mut buffer = Message::Roster(vec![record].into()).encode();
         let Some(Message::Roster(back)) = Message::decode(&mut buffer, MEMBER_BYTES).unwrap() else {
             panic!()
         };
         assert_eq!((back[0].addresses.len(), back[0].host.len()), (MOST_ADDRESSES, HOST_BYTES));
-        assert_eq!(Message::Roster(vec![PeerRecord::default(); 2]).encode().len(), 9 + 2 * 41);
-        let mut frame = Message::Roster(vec![PeerRecord::default()]).encode();
+        let mut frame = Message::Roster(vec![PeerRecord::default()].into()).encode();
         let addresses = frame.len() - 2;
         frame[addresses] = 17;
         assert!(Message::decode(&mut frame, MEMBER_BYTES).is_err());
+    }
+
+    #[test]
+    fn a_list_says_what_ranks_have_in_common_once() {
+        let record = |pid, host: &str| {
+            let place = Place { pid, process: u64::from(pid), ..Place::default() };
+            PeerRecord { place, host: host.into(), ..PeerRecord::default() }
+        };
+        let roster = [record(1, "a"), record(1, "a"), record(2, "a"), record(3, "b"), record(3, "b")];
+        let mut frame = Message::Roster(roster.to_vec().into()).encode();
+        assert_eq!(frame.len(), 9 + (1 + 42) + 1 + (1 + 14) + (1 + 42) + 1);
+        assert_eq!(
+            Message::decode(&mut frame, MEMBER_BYTES),
+            Ok(Some(Message::Roster(roster.to_vec().into())))
+        );
+        // The first rank is like nobody, and what can be said shortly must be.
+        for damage in [(9, SAME_PROCESS), (53, SAME_HOST), (53, NEW_HOST)] {
+            let mut frame = Message::Roster(roster[..2].to_vec().into()).encode();
+            frame.truncate(damage.0 - 1);
+            frame.push(damage.1);
+            match damage.1 {
+                SAME_HOST => frame.extend([&1u32.to_le_bytes()[..], &1u64.to_le_bytes(), &[0; 2]].concat()),
+                NEW_HOST => frame.extend_from_within(9..51),
+                _ => {}
+            }
+            let length = (frame.len() - 4) as u32;
+            frame[..4].copy_from_slice(&length.to_le_bytes());
+            assert!(Message::decode(&mut frame, MEMBER_BYTES).is_err(), "{damage:?}");
+        }
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Communicator {
             network: &settings.network,
         };
         let membership = bootstrap::join(id, request, &give_up)?;
-        let (peers, secret) = (membership.peers.clone(), membership.secret);
+        let (peers, secret) = (membership.peers.to_vec(), membership.secret);
         let still_wanted = || self.check_abort().and_then(|()| membership.check_verdict());
         // Data that must cross hosts needs all of them within reach: this is the rank's own part of that.
         let alone = peers.iter().all(|peer| peer.shares_host(&peers[self.rank()]));
