@@ -232,11 +232,11 @@ pub fn join<'a>(
 fn stagger(request: &Request<'_>, deadline: Instant, give_up: &dyn Fn() -> Result<()>) -> Result<()> {
     let turn = (clock::now() + request.network.stagger.delay(request.ranks, request.rank)).min(deadline);
     loop {
-        give_up()?;
         let left = turn.saturating_duration_since(clock::now());
         if left.is_zero() {
             return Ok(());
         }
+        give_up()?;
         clock::sleep(left.min(Duration::from_millis(100)));
     }
 }
