@@ -48,7 +48,7 @@ fn join_all(rank: Rank) {
     let id = bootstrap::UniqueId(rank.published_id().0);
     let patience = Some(Duration::from_secs(60));
     let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network: &network };
-    let membership = bootstrap::join(&id, request, &|| Ok(())).unwrap();
+    let membership = bootstrap::join(&[id], request, &|| Ok(())).unwrap();
     let processes: std::collections::BTreeSet<_> =
         membership.peers.iter().map(|peer| peer.place.process).collect();
     assert_eq!(processes.len(), rank.ranks);
@@ -67,7 +67,7 @@ fn link_all(rank: Rank) {
     let id = bootstrap::UniqueId(rank.published_id().0);
     let patience = Some(Duration::from_secs(60));
     let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network: &network };
-    let membership = bootstrap::join(&id, request, &never).unwrap();
+    let membership = bootstrap::join(&[id], request, &never).unwrap();
     membership.check_reachable().unwrap();
     let (peers, secret) = (membership.peers.clone(), link_secret(membership.secret));
     let guests = Arc::new(Guests::default());

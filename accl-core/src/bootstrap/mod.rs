@@ -6,20 +6,23 @@
 //! memory that they share from one of them; ranks of different hosts dial each other's processes.
 //!
 //! * [`wire`]: messages as bytes. * [`auth`]: who may talk to us. * `root`: the gathering, a state machine without
-//!   I/O; `tree`: how its list comes to many, another one; `relay`: a rank's part in that. * `service`, `worker`: what a process does for others, and its one thread. * `presence`: its TCP port and
-//!   addresses. * `dial`: finding a process by its addresses. * `join`: the ranks' side. * `handover`: descriptors
+//!   I/O; `tree`: how its list comes to many, `share`: several of them for one gathering; `relay`, `hearing`: a rank's part in that. * `service`, `worker`: what a process does for others, and its one thread. * `presence`: its TCP port and
+//!   addresses. * `dial`: finding a process by its addresses. * `join`: the ranks' side; `meet`: its way to a root. * `handover`: descriptors
 //!   between processes. * `links`: connections that carry data.
 
 pub mod auth;
 mod dial;
 mod handover;
+mod hearing;
 mod id;
 mod join;
 mod links;
+mod meet;
 mod presence;
 mod relay;
 mod root;
 mod service;
+mod share;
 #[cfg(test)]
 mod simulation;
 mod tree;

@@ -3,6 +3,7 @@
 
 use super::auth::{Secret, Token};
 use super::dial::Dial;
+use super::hearing::Hearing;
 use super::join::{Trusted, unexpected};
 use super::links::addresses_of;
 use super::service::Service;
@@ -69,36 +70,35 @@ fn secret_of(id: Secret) -> Secret {
 /// Gets the list from the process of `parent`; none is a rank of this process. Hears a verdict of the root meanwhile, and
 /// asks the root for the list if it cannot be had otherwise.
 pub(super) fn seek(
-    root: &mut Trusted<'_>,
+    hearing: &mut Hearing<'_>,
     parent: Option<&PeerRecord>,
     (hold, id): (&Hold, Secret),
     settings: &Network,
-    deadline: Instant,
-    give_up: &dyn Fn() -> Result<()>,
 ) -> Result<Roster> {
-    let soon = deadline.min(clock::now() + PATIENCE);
+    let soon = hearing.deadline.min(clock::now() + PATIENCE);
+    let give_up = hearing.give_up;
     let found = {
         let wanted = || {
             give_up()?;
-            if root.has_word() { Err(Error::remote("the root has given its verdict")) } else { Ok(()) }
+            if hearing.has_word() { Err(Error::remote("the root has given its verdict")) } else { Ok(()) }
         };
         match parent {
             Some(parent) => fetch(parent, secret_of(id), settings, soon, &wanted),
-            None => wait(root, hold, soon, &wanted),
+            None => wait(hearing, hold, soon, &wanted),
         }
     };
-    if let Ok(roster) = found {
-        return Ok(roster);
-    }
+    let problem = match found {
+        Ok(roster) => return Ok(roster),
+        Err(error) => error,
+    };
     give_up()?;
-    // If the root has hung up, its verdict is still to be read.
-    let _ = root.send(&Message::Fetch, deadline);
-    roster_of(root.receive(deadline)?)
+    hearing.ask_for_list(&problem);
+    roster_of(hearing.hear()?)
 }
 
 /// Waits until another rank of this process has the list.
 fn wait(
-    root: &Trusted<'_>,
+    hearing: &Hearing<'_>,
     hold: &Hold,
     deadline: Instant,
     give_up: &dyn Fn() -> Result<()>,
@@ -111,7 +111,9 @@ fn wait(
         if clock::now() >= deadline {
             return Err(Error::new(ErrorKind::Timeout, "the list of ranks did not come to this process"));
         }
-        socket::wait_readable(&[root.as_fd(), hold.came.as_fd()], STEP)?;
+        let mut sockets = hearing.sockets();
+        sockets.push(hold.came.as_fd());
+        socket::wait_readable(&sockets, STEP)?;
     }
 }
 

@@ -122,13 +122,6 @@ impl Service {
         }
     }
 
-    /// Closes a root that nobody will come to, if it is one of this process.
-    pub(super) fn expect_nobody(&self, secret: Secret) {
-        let mut books = self.books.lock();
-        books.roots.remove(&secret.token());
-        books.close_unused_port();
-    }
-
     /// Hands `file` to everybody who knows `secret`, until it is withdrawn.
     pub(super) fn offer_memory(self: &Arc<Self>, secret: Secret, file: OwnedFd) -> Result<()> {
         self.change(|books| {

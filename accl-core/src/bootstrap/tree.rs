@@ -37,6 +37,16 @@ pub(super) fn sources(roster: &[PeerRecord]) -> Vec<Source> {
     if roster.len() <= STAR_RANKS {
         return vec![Source::Root; roster.len()];
     }
+    tree(roster, |number| number.checked_sub(ARITY).map(|beyond| beyond / ARITY))
+}
+
+/// The same for a share whose list its first rank gets (from the root of the first id).
+pub(super) fn sources_in_share(roster: &[PeerRecord]) -> Vec<Source> {
+    tree(roster, |number| number.checked_sub(1).map(|beyond| beyond / ARITY))
+}
+
+/// The tree of processes in which `parent` says the number of a process's parent; none is the root.
+fn tree(roster: &[PeerRecord], parent: impl Fn(usize) -> Option<usize>) -> Vec<Source> {
     let mut numbers = HashMap::new();
     let mut first_ranks = Vec::new();
     let source = |(rank, record): (usize, &PeerRecord)| {
@@ -47,7 +57,7 @@ pub(super) fn sources(roster: &[PeerRecord]) -> Vec<Source> {
         let number = first_ranks.len();
         numbers.insert(process, number);
         first_ranks.push(rank);
-        if number < ARITY { Source::Root } else { Source::ProcessOf(first_ranks[number / ARITY - 1]) }
+        parent(number).map_or(Source::Root, |parent| Source::ProcessOf(first_ranks[parent]))
     };
     roster.iter().enumerate().map(source).collect()
 }

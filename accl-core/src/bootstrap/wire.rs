@@ -118,6 +118,10 @@ pub enum Message {
         ranks: u32,
         /// Which one it is.
         rank: u32,
+        /// How many ids they have among them.
+        ids: u32,
+        /// It comes to the root of the first id to stand for its share of the ranks.
+        stands: bool,
         /// The library's version.
         version: i32,
         /// How long it will wait, in milliseconds; 0 for ever.
@@ -129,7 +133,9 @@ pub enum Message {
     Roster(Arc<[PeerRecord]>),
     /// All ranks are there: their list is to be had from that process; from this one if none is said.
     Seek(Option<PeerRecord>),
-    /// A rank has prepared everything, or could not.
+    /// All ranks of a share are there.
+    Share(Arc<[PeerRecord]>),
+    /// A rank has prepared everything, or could not; a root says the same of its share.
     Ready(Option<(ErrorKind, String)>),
     /// All ranks are ready.
     Go,
@@ -159,16 +165,19 @@ impl Message {
             Self::Proof(proof) => {
                 writer.u8(3).bytes(proof);
             }
-            Self::Join { ranks, rank, version, patience_ms, record } => {
-                writer.u8(4).u32(*ranks).u32(*rank).u32(*version as u32).u64(*patience_ms).record(record);
+            Self::Join { ranks, rank, ids, stands, version, patience_ms, record } => {
+                writer
+                    .u8(4)
+                    .u32(*ranks)
+                    .u32(*rank)
+                    .u32(*ids)
+                    .u8((*stands).into())
+                    .u32(*version as u32)
+                    .u64(*patience_ms)
+                    .record(record);
             }
             Self::Roster(records) => {
-                writer.u8(5).u32(records.len() as u32);
-                let mut before = None;
-                for record in records.iter() {
-                    writer.entry(record, before);
-                    before = Some(record);
-                }
+                writer.u8(5).roster(records);
             }
             Self::Ready(None) => {
                 writer.u8(6).u8(0);
@@ -193,6 +202,9 @@ impl Message {
             }
             Self::LinkAccepted => {
                 writer.u8(12);
+            }
+            Self::Share(records) => {
+                writer.u8(14).roster(records);
             }
             Self::Seek(None) => {
                 writer.u8(13).u8(0);
@@ -233,6 +245,12 @@ impl Message {
             4 => Self::Join {
                 ranks: reader.u32()?,
                 rank: reader.u32()?,
+                ids: reader.u32()?,
+                stands: match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(malformed(format!("a rank that joins in the way {other}"))),
+                },
                 version: reader.u32()? as i32,
                 patience_ms: reader.u64()?,
                 record: reader.record()?,
@@ -258,6 +276,7 @@ impl Message {
                 1 => Self::Seek(Some(reader.record()?)),
                 other => return Err(malformed(format!("a source of kind {other}"))),
             },
+            14 => Self::Share(reader.roster()?),
             kind => return Err(malformed(format!("a message of kind {kind}"))),
         };
         if !reader.0.is_empty() {
@@ -319,6 +338,16 @@ impl Writer {
             };
         }
         self.u8(host.len() as u8).bytes(host.as_bytes())
+    }
+
+    fn roster(&mut self, records: &[PeerRecord]) -> &mut Self {
+        self.u32(records.len() as u32);
+        let mut before = None;
+        for record in records {
+            self.entry(record, before);
+            before = Some(record);
+        }
+        self
     }
 
     fn entry(&mut self, record: &PeerRecord, before: Option<&PeerRecord>) {
@@ -488,13 +517,14 @@ mod tests {
             }),
             any::<(Nonce, Proof)>().prop_map(|(nonce, proof)| Message::Challenge { nonce, proof }),
             any::<Proof>().prop_map(Message::Proof),
-            (any::<(u32, u32, i32, u64)>(), record()).prop_map(
-                |((ranks, rank, version, patience_ms), record)| {
-                    Message::Join { ranks, rank, version, patience_ms, record }
+            (any::<(u32, u32, u32, bool, i32, u64)>(), record()).prop_map(
+                |((ranks, rank, ids, stands, version, patience_ms), record)| {
+                    Message::Join { ranks, rank, ids, stands, version, patience_ms, record }
                 }
             ),
             roster().prop_map(|records| Message::Roster(records.into())),
             prop::option::of(record()).prop_map(Message::Seek),
+            roster().prop_map(|records| Message::Share(records.into())),
             prop::option::of(failure()).prop_map(Message::Ready),
             Just(Message::Go),
             failure().prop_map(|(kind, text)| Message::Failure(kind, text)),

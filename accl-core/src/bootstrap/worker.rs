@@ -316,22 +316,28 @@ impl Worker {
         let now = clock::now();
         let mut books = self.service.books.lock();
         match message {
-            Message::Join { ranks, rank, version, patience_ms, record } => {
+            Message::Join { ranks, rank, ids, stands, version, patience_ms, record } => {
                 let mut local = true;
                 if let Some(client) = self.clients.get_mut(&connection) {
                     client.home = record.place.shares_process(&self.service.process);
                     local = client.from.is_none();
                 }
                 let root = books.root_for(&token, !local)?;
-                let join = JoinRequest { ranks, rank, version, patience_ms, record };
+                let join = JoinRequest { ranks, rank, ids, stands, version, patience_ms, record };
                 Ok(root.handle_join(connection, join, now))
             }
             Message::Ready(failure) => {
                 let root = books.root(&token)?;
                 Ok(root.handle_ready(connection, failure, now))
             }
+            Message::Share(list) => Ok(books.root(&token)?.handle_share(connection, list, now)),
+            Message::Go => Ok(books.root(&token)?.handle_verdict(connection, None, now)),
+            Message::Failure(kind, text) => {
+                let error = Some(Error::new(kind, text));
+                Ok(books.root(&token)?.handle_verdict(connection, error, now))
+            }
             Message::Fetch if books.roots.contains_key(&token) => {
-                Ok(books.root(&token)?.handle_fetch(connection))
+                Ok(books.root(&token)?.handle_fetch(connection, now))
             }
             Message::Fetch if books.shelves.contains_key(&token) => {
                 let shelving = books.shelves.get_mut(&token);
