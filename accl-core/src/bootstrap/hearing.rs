@@ -31,7 +31,22 @@ impl std::fmt::Debug for Hearing<'_> {
     }
 }
 
-impl Hearing<'_> {
+impl<'a> Hearing<'a> {
+    /// Makes a delegate of this rank: it joins the trunk, too. The branch is told if it cannot.
+    pub(super) fn stand(
+        &mut self,
+        reach: impl FnOnce() -> Result<Trusted<'a>>,
+        join: &Message,
+    ) -> Result<()> {
+        let deadline = self.deadline;
+        let trunk = reach().and_then(|mut trunk| trunk.send(join, deadline).map(|()| trunk));
+        let trunk = trunk.inspect_err(|error| {
+            let _ = self.say(&Message::Failure(error.kind(), error.text().to_string()));
+        })?;
+        self.trunk = Some(trunk);
+        Ok(())
+    }
+
     /// Says something to the own root.
     pub(super) fn say(&mut self, message: &Message) -> Result<()> {
         self.own.send(message, self.deadline)

@@ -201,20 +201,24 @@ pub fn join<'a>(
     own.send(&join(false), deadline).map_err(|error| lost(error, &root))?;
     let mut hearing = Hearing { own, root, trunk: None, in_branch: share > 0, deadline, give_up };
     if share > 0 && ranks_of(share, ranks, count).start == rank {
-        let stand = || {
-            let (mut trunk, _) = reach_root(&first, &request, limit, give_up)?;
-            trunk.send(&join(true), deadline)?;
-            Ok(trunk)
-        };
-        let trunk = stand().inspect_err(|error: &Error| {
-            let _ = hearing.say(&Message::Failure(error.kind(), error.text().to_string()));
-        })?;
-        hearing.trunk = Some(trunk);
+        let reach = || reach_root(&first, &request, limit, give_up).map(|(trunk, _)| trunk);
+        hearing.stand(reach, &join(true))?;
     }
+    learn(hearing, hold, request, first.secret, presence)
+}
+
+/// Gets the list of all ranks, and hands it on.
+fn learn<'a>(
+    mut hearing: Hearing<'a>,
+    hold: Option<Hold>,
+    request: Request<'_>,
+    secret: Secret,
+    presence: Presence,
+) -> Result<Membership<'a>> {
     let peers = match (hearing.hear()?, &hold) {
         (Message::Roster(peers), _) => peers,
         (Message::Seek(parent), Some(hold)) => {
-            seek(&mut hearing, parent.as_ref(), (hold, first.secret), request.network)?
+            seek(&mut hearing, parent.as_ref(), (hold, secret), request.network)?
         }
         (other, _) => return Err(unexpected(other)),
     };
@@ -225,7 +229,7 @@ pub fn join<'a>(
         hold.put(&peers);
     }
     let reachable = presence.check();
-    Ok(Membership { peers, secret: first.secret, hearing, reachable, _hold: hold, _presence: presence })
+    Ok(Membership { peers, secret, hearing, reachable, _hold: hold, _presence: presence })
 }
 
 /// One id where they are the same, as they all are with COMM_ID.

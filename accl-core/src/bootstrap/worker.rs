@@ -193,8 +193,7 @@ impl Worker {
     }
 
     fn accept(&mut self, listener: &Listener) {
-        let expected = self.service.books.lock().expected();
-        let most_strangers = expected.clamp(MOST_STRANGERS.0, MOST_STRANGERS.1);
+        let most_strangers = self.service.books.lock().expected().clamp(MOST_STRANGERS.0, MOST_STRANGERS.1);
         for _ in 0..MOST_ACCEPTED {
             let (stream, from) = match listener.accept() {
                 Ok(visitor) => visitor,
@@ -333,15 +332,13 @@ impl Worker {
             Message::Share(list) => Ok(books.root(&token)?.handle_share(connection, list, now)),
             Message::Go => Ok(books.root(&token)?.handle_verdict(connection, None, now)),
             Message::Failure(kind, text) => {
-                let error = Some(Error::new(kind, text));
-                Ok(books.root(&token)?.handle_verdict(connection, error, now))
+                Ok(books.root(&token)?.handle_verdict(connection, Some(Error::new(kind, text)), now))
             }
-            Message::Fetch if books.roots.contains_key(&token) => {
+            Message::Fetch if !books.memory.contains_key(&token) => {
+                if let Some(shelving) = books.shelves.get_mut(&token) {
+                    return Ok(shelving.shelf.handle_fetch(connection));
+                }
                 Ok(books.root(&token)?.handle_fetch(connection, now))
-            }
-            Message::Fetch if books.shelves.contains_key(&token) => {
-                let shelving = books.shelves.get_mut(&token);
-                Ok(shelving.map(|shelving| shelving.shelf.handle_fetch(connection)).unwrap_or_default())
             }
             Message::Fetch => {
                 let file = books.memory.get(&token).map(|(_, file)| file.clone());
@@ -425,9 +422,7 @@ impl Worker {
         let Some(client) = self.clients.remove(&connection) else { return };
         let Stage::Member { token } = client.stage else { return };
         let mut books = self.service.books.lock();
-        if let Some(shelving) = books.shelves.get_mut(&token) {
-            shelving.shelf.handle_closed(connection);
-        }
+        books.shelves.entry(token).and_modify(|shelving| shelving.shelf.handle_closed(connection));
         let Ok(root) = books.root(&token) else { return };
         let outbox = root.handle_closed(connection, clock::now());
         drop(books);

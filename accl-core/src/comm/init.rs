@@ -1,5 +1,6 @@
 //! How a communicator comes to be: its ranks join, share memory, and take their seats.
 
+use super::describe::Way;
 use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
 use crate::algo::{Facts, Pull, Shape};
@@ -186,9 +187,13 @@ impl Communicator {
         } else {
             Facts::of(settings, shape, &prepared.machine)
         };
+        let mut ways = vec![Way::Itself; peers.len()];
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
                 (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], &here, settings)).collect();
+            for (rank, way) in ways.iter_mut().enumerate().filter(|(rank, _)| *rank != self.rank()) {
+                *way = Way::of(reach[rank], &peers[rank], &peers[self.rank()], settings);
+            }
             let mut fabric = Fabric::new(arena, self.rank(), &reach, network);
             fabric.watch_peers(watches.iter().map(|peer| peer.watch.clone()));
             fabric
@@ -201,7 +206,7 @@ impl Communicator {
             patience: Patience::for_ranks(local, cpus),
         };
         let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
-        let joined = Joined { seat, peers, secret, facts };
+        let joined = Joined { seat, peers, secret, facts, ways };
         self.shared
             .joined
             .set(joined)

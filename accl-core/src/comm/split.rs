@@ -75,7 +75,7 @@ impl Communicator {
             .iter()
             .copied()
             .find(|member| joined.peers[*member].shares_host(&joined.peers[self.rank()]));
-        let leader = leader.unwrap_or(self.rank());
+        let leader = leader.unwrap_or_else(|| self.rank());
         let give_up = || joined.seat.check_alive().and_then(|()| joined.seat.check_peer(leader));
         let prepare = || {
             let prepare = |(child, peers, secret): &(Self, Vec<PeerRecord>, _)| {

@@ -117,9 +117,13 @@ impl Device for Host {
         source: UserPointer,
         bytes: usize,
     ) -> io::Result<Option<usize>> {
-        // SAFETY: the maker of `source` promised that it may be read; a slice of nothing needs an address that is not null.
-        let body =
-            if bytes == 0 { &[] } else { unsafe { std::slice::from_raw_parts(source.as_ptr(), bytes) } };
+        // A slice of nothing needs an address that is not null.
+        let body: &[u8] = if bytes == 0 {
+            &[]
+        } else {
+            // SAFETY: the maker of `source` promised that it may be read.
+            unsafe { std::slice::from_raw_parts(source.as_ptr(), bytes) }
+        };
         socket::write_some(socket, head, body)
     }
 
