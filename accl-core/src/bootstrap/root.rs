@@ -460,6 +460,27 @@ mod tests {
     }
 
     #[test]
+    fn ids_that_differ_are_an_objection() {
+        let now = Instant::now();
+        let of_several = |rank, ids, stands| JoinRequest { ids, stands, ..join(4, rank, 0) };
+        for (first, second) in [
+            (of_several(0, 2, false), of_several(1, 4, false)),
+            // Rank 2 is of the other share, and stands for it only where it says so.
+            (of_several(0, 2, false), of_several(2, 2, false)),
+            (of_several(2, 2, false), of_several(0, 2, false)),
+            (of_several(2, 2, false), of_several(3, 2, true)),
+        ] {
+            let mut root = Root::new();
+            assert!(root.handle_join(0, first, now).is_empty());
+            let outbox = root.handle_join(1, second, now);
+            assert_eq!(verdicts(&outbox), [(0, ErrorKind::InvalidUsage), (1, ErrorKind::InvalidUsage)]);
+            assert!(text(&outbox).contains("disagree on the unique ids"), "{}", text(&outbox));
+        }
+        let outbox = Root::new().handle_join(0, of_several(0, 5, false), now);
+        assert_eq!(text(&outbox), "rank 0 of 4 with 5 unique ids");
+    }
+
+    #[test]
     fn a_rank_that_fails_or_leaves_ends_it_for_all() {
         let now = Instant::now();
         let mut root = Root::new();
