@@ -4,7 +4,8 @@
  * Host streams make calls in host memory asynchronous: operations given the same stream run one after the other,
  * in the order of the calls, while the program goes on. Pass a host stream wherever nccl.h wants a cudaStream_t.
  *
- * acclExplain() and acclTune() are for tools: how a call is carried out, and the figures by which that is chosen.
+ * acclExplain(), acclDescribe() and acclTune() are for tools: how a call is carried out, who reaches whom by what, and the
+ * figures by which that is chosen.
  */
 #ifndef ACCL_H_
 #define ACCL_H_
@@ -38,6 +39,14 @@ ncclResult_t acclStreamDestroy(cudaStream_t stream);
  * the machine (docs/tuning.md). A pointer is NULL, or an argument unknown: ncclInvalidArgument. */
 ncclResult_t acclExplain(ncclComm_t comm, const char *operation, size_t count, ncclDataType_t datatype, char *way,
                          size_t way_bytes, double *predicted_ns);
+
+/* Writes what the rank of `comm` knows into `text`, as a JSON object: "rank", "ranks", "host", "host_key" (equal for ranks that
+ * share memory), "pid", "port", "interfaces" (told to others, best first), and for each of the "peers" its "rank", the
+ * "transport" (threads, shared-memory, shared-memory-rings or tcp), the "reason", and for tcp "address", "interface" and
+ * whether it was "proved" by a connection from here. A local question. `comm` NULL: what this process would tell
+ * others of itself: "told" and "not_told" interfaces, "port" (null: see "port_error"), "tune_cache" (a file, or null). More fields
+ * may come. `text` NULL, or too small for all of it with its end: ncclInvalidArgument; the error's text says what is needed. */
+ncclResult_t acclDescribe(ncclComm_t comm, char *text, size_t text_bytes);
 
 /* Measures the figures of this machine, in half a second and with 200 MB of memory, best while nothing else runs; then
  * writes them to the file `path`. NULL: where communicators look for them until the machine is started anew. "": nowhere.

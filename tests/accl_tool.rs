@@ -48,3 +48,101 @@ fn the_version_is_told() {
     let output = accl().args(["version"]).output().unwrap();
     assert_eq!(output.stdout, format!("accl {}\n", env!("CARGO_PKG_VERSION")).as_bytes());
 }
+
+/// The JSON that a command prints.
+fn json(command: &mut Command) -> (Option<i32>, serde_json::Value) {
+    for (name, _) in std::env::vars() {
+        if ["ACCL_", "PCCL_", "NCCL_"].iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    let output = command.output().unwrap();
+    let value = serde_json::from_slice(&output.stdout);
+    (output.status.code(), value.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+}
+
+fn library() -> std::path::PathBuf {
+    support::libraries().join("libnccl.so")
+}
+
+fn found<'a>(findings: &'a serde_json::Value, name: &str) -> &'a serde_json::Value {
+    let checks = findings["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("{name} in {findings}"))
+}
+
+#[test]
+fn the_doctor_finds_a_broken_limit_and_says_what_to_do() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 48; exec \"$0\" doctor --json --lib \"$1\"", env!("CARGO_BIN_EXE_accl")]);
+    let (code, findings) = json(command.arg(library()));
+    assert_eq!((code, &findings["state"]), (Some(1), &"fail".into()));
+    let files = found(&findings, "open files");
+    assert_eq!((&files["state"], &files["found"]), (&"fail".into(), &"48 (at most 48)".into()));
+    assert!(files["remedy"].as_str().unwrap().contains("ulimit -n 65536"), "{files}");
+    for name in ["library", "TCP port", "shared memory", "kernel"] {
+        assert_eq!(found(&findings, name)["state"], "ok", "{findings}");
+    }
+}
+
+#[test]
+fn the_doctor_says_which_interfaces_are_not_told_and_which_settings_are_wrong() {
+    let doctor = |name: &str, value: &str| {
+        let mut command = Command::new("env");
+        command.arg(format!("{name}={value}")).arg(env!("CARGO_BIN_EXE_accl"));
+        json(command.args(["doctor", "--json", "--lib"]).arg(library())).1
+    };
+    let findings = doctor("NCCL_SOCKET_IFNAME", "=nothing");
+    assert_eq!(found(&findings, "interfaces that others are told")["state"], "warn");
+    let others = found(&findings, "other interfaces")["found"].as_str().unwrap();
+    assert!(others.contains("lo: NCCL_SOCKET_IFNAME==nothing excludes it"), "{others}");
+    let findings = doctor("ACCL_PORT_RANGE", "7-5");
+    assert_eq!(found(&findings, "library")["state"], "fail");
+    assert!(
+        found(&findings, "library")["found"].as_str().unwrap().contains("ACCL_PORT_RANGE=7-5"),
+        "{findings}"
+    );
+}
+
+#[test]
+fn the_topology_of_processes_is_shown_with_reasons() {
+    let topo = |arguments: &[&str], setting: &str| {
+        let mut command = Command::new("env");
+        command.arg(setting).arg(env!("CARGO_BIN_EXE_accl")).arg("topo").args(arguments).arg("--lib");
+        command.arg(library());
+        command
+    };
+    let (code, map) = json(&mut topo(&["-g", "3", "--json"], "ACCL_CROSS_MEMORY=0"));
+    assert_eq!((code, &map["ranks"]), (Some(0), &3.into()));
+    assert_eq!(map["hosts"].as_array().unwrap().len(), 1);
+    assert_eq!(map["hosts"][0]["ranks"].as_array().unwrap().len(), 3);
+    let pairs = map["pairs"].as_array().unwrap();
+    assert_eq!(pairs.len(), 6);
+    for pair in pairs {
+        assert_eq!(pair["transport"], "shared-memory-rings");
+        assert_eq!(pair["reason"], "ACCL_CROSS_MEMORY=0");
+    }
+    let (_, map) = json(&mut topo(&["-g", "2", "--json"], "ACCL_SHM_DISABLE=1"));
+    assert_eq!(map["hosts"].as_array().unwrap().len(), 2);
+    assert_eq!(map["pairs"][0]["transport"], "tcp");
+    assert!(map["pairs"][0]["address"].is_string() && map["pairs"][0]["interface"].is_string(), "{map}");
+    let output = support::run(&mut topo(&["-g", "2"], "A=1"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("2 ranks on 1 hosts\n├─ host ") && text.contains("0→1 1→0"), "{text}");
+}
+
+#[test]
+fn the_ranks_of_a_launcher_are_joined() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let rank = |rank: &str| {
+        let mut command = accl();
+        command.args(["topo", "--json", "--lib"]).arg(library());
+        command.env("ACCL_RANK", rank).env("ACCL_WORLD", "2").env("ACCL_ROOT", format!("127.0.0.1:{port}"));
+        command
+    };
+    let other = rank("1").stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let output = support::run(&mut rank("0"));
+    let map: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&map["ranks"], map["pairs"].as_array().unwrap().len()), (&2.into(), 2));
+    let other = other.wait_with_output().unwrap();
+    assert!(other.status.success() && other.stdout.is_empty(), "rank 0 alone prints");
+}

@@ -264,16 +264,25 @@ fn c19_ids() {
 #[test]
 fn one_communicator_by_several_ids() {
     Cluster::new(3, 1).ids(3).run("several_ids");
+    // So many that they get their list from each other, on both sides.
+    Cluster::new(10, 4).ids(3).run("several_ids");
 }
 
 fn several_ids(rank: Rank) {
     let api = rank.api;
-    let mut comm = null_mut();
+    let (mut comm, ranks) = (null_mut(), rank.ranks as c_int);
     let code = unsafe {
-        (api.ncclCommInitRankScalable)(&raw mut comm, 3, rank.rank as c_int, 3, rank.ids.as_ptr(), null_mut())
+        (api.ncclCommInitRankScalable)(
+            &raw mut comm,
+            ranks,
+            rank.rank as c_int,
+            3,
+            rank.ids.as_ptr(),
+            null_mut(),
+        )
     };
     api.ok(code);
-    assert_eq!(api.sum(rank.rank as i32, comm), 3);
+    assert_eq!(api.sum(rank.rank as i32, comm), ranks * (ranks - 1) / 2);
     api.destroy(comm);
     for count in [0, 4] {
         let code = unsafe {

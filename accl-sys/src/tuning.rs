@@ -4,6 +4,7 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use accl_core::comm::describe_process;
 use accl_core::config::operation_of;
 use accl_core::tune::{Target, tune};
 use accl_core::{Error, Result};
@@ -27,6 +28,18 @@ face! {
         unsafe { put(explained.way, way, way_bytes, "way")? };
         out.set(explained.predicted_ns);
         Ok(())
+    }
+
+    /// What a rank knows of the others, or a process of itself.
+    fn describe[acclDescribe](comm: ncclComm_t, text: *mut c_char, text_bytes: usize) {
+        let described =
+            if comm.is_null() { describe_process()? } else { handle::communicator(comm)?.describe()? };
+        if text_bytes <= described.len() {
+            let needed = described.len() + 1;
+            return Err(Error::argument(format!("text has room for {text_bytes} bytes; pass at least {needed}")));
+        }
+        // SAFETY: the header asks for room of that size.
+        unsafe { put(&described, text, text_bytes, "text") }
     }
 
     /// Measures the machine and keeps what it finds.

@@ -60,6 +60,17 @@ static void explanations(ncclComm_t comm) {
   CHECK(strstr(ncclGetLastError(NULL), "\"sendrecv\"; there are allreduce, reduce") != NULL);
 }
 
+static void descriptions(ncclComm_t comm) {
+  char text[1 << 16];
+  WORKS(acclDescribe(comm, text, sizeof text));
+  CHECK(strncmp(text, "{\"rank\":0,\"ranks\":1,\"host\":", 27) == 0 && strstr(text, "\"peers\":[]}") != NULL);
+  WORKS(acclDescribe(NULL, text, sizeof text));
+  CHECK(strncmp(text, "{\"host\":", 8) == 0 && strstr(text, "\"told\":[") != NULL);
+  RETURNS(ncclInvalidArgument, acclDescribe(NULL, text, 9));
+  CHECK(strstr(ncclGetLastError(NULL), "room for 9 bytes") != NULL);
+  RETURNS(ncclInvalidArgument, acclDescribe(NULL, NULL, sizeof text));
+}
+
 static void properties(ncclComm_t comm) {
   static const struct { unsigned int version; size_t end; } clients[] = {
       {22902, 40}, {22907, 56}, {23007, 56}, {23102, 144}, {23203, 152}};
@@ -207,6 +218,7 @@ int main(void) {
   life();
   ncclComm_t comm = make(&config);
   explanations(comm);
+  descriptions(comm);
   properties(comm);
   refusals(comm);
   windows(comm);

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[("link_all", link_all)];
+pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[("link_all", link_all), ("join_all", join_all)];
 
 #[derive(Debug, Default)]
 struct Guests {
@@ -39,6 +39,23 @@ impl Guests {
     }
 }
 
+/// Every rank learns who the others are, the same as all of them.
+fn join_all(rank: Rank) {
+    let network = Network::load().unwrap();
+    if rank.rank == 0 {
+        rank.publish(&UniqueId(bootstrap::UniqueId::create().unwrap().0));
+    }
+    let id = bootstrap::UniqueId(rank.published_id().0);
+    let patience = Some(Duration::from_secs(60));
+    let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network: &network };
+    let membership = bootstrap::join(&[id], request, &|| Ok(())).unwrap();
+    let processes: std::collections::BTreeSet<_> =
+        membership.peers.iter().map(|peer| peer.place.process).collect();
+    assert_eq!(processes.len(), rank.ranks);
+    assert_eq!(membership.peers[rank.rank].place.pid, std::process::id());
+    membership.confirm(Ok(())).unwrap();
+}
+
 /// Every rank dials those above it and says its number; they answer with theirs.
 fn link_all(rank: Rank) {
     let never = || Ok(());
@@ -50,7 +67,7 @@ fn link_all(rank: Rank) {
     let id = bootstrap::UniqueId(rank.published_id().0);
     let patience = Some(Duration::from_secs(60));
     let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network: &network };
-    let membership = bootstrap::join(&id, request, &never).unwrap();
+    let membership = bootstrap::join(&[id], request, &never).unwrap();
     membership.check_reachable().unwrap();
     let (peers, secret) = (membership.peers.clone(), link_secret(membership.secret));
     let guests = Arc::new(Guests::default());
@@ -99,4 +116,16 @@ fn ranks_link_over_whatever_leads_to_each_other() {
     let Some(net) = Net::new(2) else { return };
     net.cable((0, "eth0", &[]), (1, "eth0", &[]));
     super::job::assert_success(&Job::new(&net, "link_all", &[0, 1, 1]).run());
+}
+
+/// So many ranks get their list from each other: most of them over TCP, some by local sockets.
+#[test]
+fn many_ranks_get_their_list_from_each_other() {
+    let Some(net) = Net::switched(3) else { return };
+    for host in 0..3 {
+        net.decoy(host, "aaa0", &[&format!("10.8{host}.0.1/24")]);
+    }
+    let hosts: Vec<_> = (0..36).map(|rank| rank % 3).collect();
+    let ended = Job::new(&net, "join_all", &hosts).run();
+    super::job::assert_success(&ended);
 }

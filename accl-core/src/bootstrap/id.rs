@@ -56,6 +56,13 @@ pub(super) struct Creator {
     pub(super) addresses: Vec<IpAddr>,
 }
 
+impl Invitation {
+    /// True if ranks of other hosts cannot have been invited.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(&self.meeting, Meeting::Created(creator) if creator.port == 0)
+    }
+}
+
 impl std::fmt::Debug for UniqueId {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // The whole of it would let readers of a log join the job.
@@ -94,18 +101,6 @@ impl UniqueId {
             addresses,
         };
         Self::encode(&Invitation { secret, meeting: Meeting::Created(creator) })
-    }
-
-    /// Says that nobody will join by this id: of several ids the first one gathers all ranks.
-    pub fn retire(&self) -> Result<()> {
-        let invitation = self.decode()?;
-        let here = Place::here()?;
-        if let Meeting::Created(creator) = invitation.meeting
-            && creator.process == here.process
-        {
-            Service::of_process()?.expect_nobody(invitation.secret);
-        }
-        Ok(())
     }
 
     pub(crate) fn encode(invitation: &Invitation) -> Result<Self> {

@@ -1,17 +1,19 @@
 //! A rank's side: it connects to the root, proves itself, learns who the others are, and hears the verdict.
 
 use super::auth::{Role, Secret};
-use super::dial::Dial;
-use super::id::{Creator, Invitation, Meeting, UniqueId};
+use super::hearing::Hearing;
+use super::id::UniqueId;
+use super::meet::reach_root;
 use super::presence::Presence;
-use super::service::{Door, Service};
+use super::relay::{Hold, seek};
+use super::share::{ranks_of, share_of};
+use super::tree::STAR_RANKS;
 use super::wire::{MEMBER_BYTES, Message, PeerRecord};
-use crate::config::{Network, RootAddress};
+use crate::config::Network;
 use crate::error::{Error, ErrorKind, Result};
-use crate::os::{clock, network, random, socket};
-use crate::topo::{Place, targets};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use crate::os::{clock, random, socket};
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,12 @@ pub(super) struct Trusted<'a> {
 impl std::fmt::Debug for Trusted<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Trusted").finish_non_exhaustive()
+    }
+}
+
+impl AsFd for Trusted<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -100,7 +108,7 @@ impl<'a> Trusted<'a> {
     }
 
     /// True if there is something to receive, or the other side is gone.
-    fn has_word(&self) -> bool {
+    pub(super) fn has_word(&self) -> bool {
         !self.inbox.is_empty()
             || socket::wait_readable(&[self.stream.as_fd()], Duration::ZERO).unwrap_or(true)
     }
@@ -123,15 +131,14 @@ pub(super) fn unexpected(message: Message) -> Error {
 #[derive(Debug)]
 pub struct Membership<'a> {
     /// All ranks, in order.
-    pub peers: Vec<PeerRecord>,
+    pub peers: Arc<[PeerRecord]>,
     /// What only they know.
     pub secret: Secret,
-    connection: Trusted<'a>,
-    deadline: Instant,
-    /// Where the root is, for people.
-    root: String,
+    hearing: Hearing<'a>,
     /// Why other hosts cannot reach this process, if they cannot.
     reachable: Result<()>,
+    /// What this process hands on of the list, if the ranks are many.
+    _hold: Option<Hold>,
     /// Others have been told of it.
     _presence: Presence,
 }
@@ -151,165 +158,97 @@ pub struct Request<'a> {
     pub network: &'a Network,
 }
 
-/// Joins the others who hold the same id. `give_up` is asked every tenth of a second while waiting.
+/// Joins the others who hold the same ids: each of them gathers a share of the ranks. `give_up` is asked every tenth of
+/// a second while waiting.
 pub fn join<'a>(
-    id: &UniqueId,
+    ids: &[UniqueId],
     request: Request<'_>,
     give_up: &'a dyn Fn() -> Result<()>,
 ) -> Result<Membership<'a>> {
-    let invitation = id.decode()?;
     let begin = clock::now();
     let limit = begin + request.patience.unwrap_or(FOR_EVER);
-    // Where the id has no port, no rank of another host can have come.
-    let presence = match &invitation.meeting {
-        Meeting::Created(creator) if creator.port == 0 => Presence::at_home(request.network)?,
-        _ => Presence::of(request.network)?,
+    let (ranks, rank) = (request.ranks as u32, request.rank as u32);
+    let ids = several(ids);
+    let count = ids.len() as u32;
+    if count == 0 || count > ranks || rank >= ranks {
+        return Err(Error::argument(format!("rank {rank} of {ranks} with {count} unique ids")));
+    }
+    let share = share_of(rank, ranks, count);
+    let (invitation, first) = (ids[share as usize].decode()?, ids[0].decode()?);
+    // Where the ids have no port, no rank of another host can have come.
+    let presence = if [&invitation, &first].iter().all(|id| id.is_local()) {
+        Presence::at_home(request.network)?
+    } else {
+        Presence::of(request.network)?
     };
-    let (mut connection, root) = match &invitation.meeting {
-        Meeting::Created(creator) => {
-            let root = format!("process {}, the creator of the unique id,", creator.pid);
-            (reach_creator(&invitation, creator, &request, limit, give_up)?, root)
-        }
-        Meeting::Agreed(address) => {
-            if request.rank == 0 {
-                open_agreed(invitation.secret, address)?;
-            }
-            let root = format!("rank 0, at {} (NCCL_COMM_ID),", address.text);
-            (reach_agreed(&invitation, address, &request, limit, give_up)?, root)
-        }
-    };
+    stagger(&request, limit, give_up)?;
+    let (mut own, root) = reach_root(&invitation, &request, limit, give_up)?;
     let deadline = clock::now() + request.patience.map_or(FOR_EVER, |patience| patience + GRACE);
-    let join = Message::Join {
-        ranks: request.ranks as u32,
-        rank: request.rank as u32,
+    let record = presence.record()?;
+    let join = |stands| Message::Join {
+        ranks,
+        rank,
+        ids: count,
+        stands,
         version: request.version,
         patience_ms: request.patience.map_or(0, |patience| {
             patience.saturating_sub(clock::now().saturating_duration_since(begin)).as_millis().max(1) as u64
         }),
-        record: presence.record()?,
+        record: record.clone(),
     };
-    connection.send(&join, deadline).map_err(|error| lost(error, &root))?;
-    match connection.receive(deadline).map_err(|error| lost(error, &root))? {
-        Message::Roster(peers) if peers.len() == request.ranks => Ok(Membership {
-            peers,
-            secret: invitation.secret,
-            connection,
-            deadline,
-            root,
-            reachable: presence.check(),
-            _presence: presence,
-        }),
-        other => Err(unexpected(other)),
+    let many = request.ranks > STAR_RANKS || count > 1;
+    let hold = if many { Some(Hold::open(first.secret)?) } else { None };
+    own.send(&join(false), deadline).map_err(|error| lost(error, &root))?;
+    let mut hearing = Hearing { own, root, trunk: None, in_branch: share > 0, deadline, give_up };
+    if share > 0 && ranks_of(share, ranks, count).start == rank {
+        let reach = || reach_root(&first, &request, limit, give_up).map(|(trunk, _)| trunk);
+        hearing.stand(reach, &join(true))?;
     }
+    learn(hearing, hold, request, first.secret, presence)
 }
 
-const USED: &str = "the creator of the unique id does not know it any more: it was already used; make a new one with \
-                    ncclGetUniqueId for each communicator";
-
-/// The process that made the id: by its local socket if that can be seen from here, else over TCP.
-fn reach_creator<'a>(
-    invitation: &Invitation,
-    creator: &Creator,
-    request: &Request<'_>,
-    deadline: Instant,
-    give_up: &'a dyn Fn() -> Result<()>,
-) -> Result<Trusted<'a>> {
-    let place = Place::here()?;
-    if creator.neighbourhood == place.neighbourhood() {
-        let name = Place { pid: creator.pid, process: creator.process, ..place }.service_name();
-        let stream = socket::connect(&name)?.map_err(|error| {
-            Error::remote(format!(
-                "the creator of the unique id (process {}) is gone, or has made its communicator with it already: \
-                 {error}; keep that process alive until all ranks have joined, and make a new id for each communicator",
-                creator.pid
-            ))
-        })?;
-        return Trusted::greet(stream.into(), invitation.secret, USED, give_up);
-    }
-    let whom = format!("process {} of another host, the creator of the unique id,", creator.pid);
-    if creator.port == 0 || creator.addresses.is_empty() {
-        return Err(Error::usage(format!(
-            "host {} cannot reach {whom}: that told no TCP port or no address when it made the id; its host needs a network \
-             interface that is up and that NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY allow there",
-            network::host_name()
-        )));
-    }
-    let addresses =
-        targets(&creator.addresses, creator.port, &network::interfaces()?, request.network.family);
-    let dial = Dial {
-        whom,
-        addresses,
-        secret: invitation.secret,
-        deadline,
-        hung_up: (ErrorKind::InvalidUsage, USED),
-        may_come_late: false,
-        give_up,
-    };
-    dial.run().map(|found| found.connection)
-}
-
-/// The place that was agreed upon, where rank 0 may yet have to come to.
-fn reach_agreed<'a>(
-    invitation: &Invitation,
-    address: &RootAddress,
-    request: &Request<'_>,
-    deadline: Instant,
-    give_up: &'a dyn Fn() -> Result<()>,
-) -> Result<Trusted<'a>> {
-    let mut addresses = loop {
-        match network::resolve(&address.host, address.port) {
-            Ok(addresses) if !addresses.is_empty() => break addresses,
-            outcome => {
-                give_up()?;
-                if clock::now() >= deadline {
-                    let why =
-                        outcome.err().map_or_else(|| "no addresses".to_string(), |error| error.to_string());
-                    return Err(Error::system(format!("{} of NCCL_COMM_ID is not known", address.host), why));
-                }
-                clock::sleep(Duration::from_millis(100));
-            }
+/// Gets the list of all ranks, and hands it on.
+fn learn<'a>(
+    mut hearing: Hearing<'a>,
+    hold: Option<Hold>,
+    request: Request<'_>,
+    secret: Secret,
+    presence: Presence,
+) -> Result<Membership<'a>> {
+    let peers = match (hearing.hear()?, &hold) {
+        (Message::Roster(peers), _) => peers,
+        (Message::Seek(parent), Some(hold)) => {
+            seek(&mut hearing, parent.as_ref(), (hold, secret), request.network)?
         }
+        (other, _) => return Err(unexpected(other)),
     };
-    if request.rank == 0 {
-        let home = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
-        addresses.extend(home.map(|ip| SocketAddr::new(ip, address.port)));
+    if peers.len() != request.ranks {
+        return Err(Error::internal(format!("a list of {} ranks, not {}", peers.len(), request.ranks)));
     }
-    let dial = Dial {
-        whom: format!("rank 0 at {} (NCCL_COMM_ID)", address.text),
-        addresses,
-        secret: invitation.secret,
-        deadline,
-        hung_up: (ErrorKind::Remote, "something else listens there, or another NCCL_COMM_ID"),
-        may_come_late: true,
-        give_up,
-    };
-    dial.run().map(|found| found.connection)
+    if let Some(hold) = &hold {
+        hold.put(&peers);
+    }
+    let reachable = presence.check();
+    Ok(Membership { peers, secret, hearing, reachable, _hold: hold, _presence: presence })
 }
 
-/// Opens the place that was agreed upon: on its address, or on all of this host where it is not one of ours (a name
-/// that stands for a way here).
-fn open_agreed(secret: Secret, address: &RootAddress) -> Result<()> {
-    let service = Service::of_process()?;
-    let fail = |error: std::io::Error| {
-        Error::system(
-            format!(
-                "rank 0 cannot listen at NCCL_COMM_ID={} on host {}; choose an address of rank 0's host and a free port",
-                address.text,
-                network::host_name()
-            ),
-            error,
-        )
-    };
-    let listener = match service.agreed_door(secret) {
-        Some(listener) => listener,
-        None => {
-            let known = network::resolve(&address.host, address.port).map_err(fail)?;
-            let bound = known.into_iter().map(network::listen_at).find_map(std::result::Result::ok);
-            let any = || network::listen_any(Some(&(address.port..=address.port)), None, 0);
-            Arc::new(bound.map_or_else(|| any().map(|(listener, _)| listener), Ok).map_err(fail)?)
+/// One id where they are the same, as they all are with COMM_ID.
+fn several(ids: &[UniqueId]) -> &[UniqueId] {
+    let distinct: HashSet<_> = ids.iter().map(|id| id.0).collect();
+    if distinct.len() == ids.len() { ids } else { &ids[..1] }
+}
+
+/// Where there are very many ranks, they do not all come at once.
+fn stagger(request: &Request<'_>, deadline: Instant, give_up: &dyn Fn() -> Result<()>) -> Result<()> {
+    let turn = (clock::now() + request.network.stagger.delay(request.ranks, request.rank)).min(deadline);
+    loop {
+        let left = turn.saturating_duration_since(clock::now());
+        if left.is_zero() {
+            return Ok(());
         }
-    };
-    service.expect_ranks(secret, Door::At(listener))
+        give_up()?;
+        clock::sleep(left.min(Duration::from_millis(100)));
+    }
 }
 
 impl Membership<'_> {
@@ -320,7 +259,7 @@ impl Membership<'_> {
 
     /// An error if the verdict has come before this rank was ready: somebody else has failed.
     pub fn check_verdict(&self) -> Result<()> {
-        if self.connection.has_word() {
+        if self.hearing.has_word() {
             return Err(Error::remote("another rank could not be set up"));
         }
         Ok(())
@@ -330,17 +269,17 @@ impl Membership<'_> {
     pub fn confirm(mut self, outcome: Result<()>) -> Result<()> {
         let failure = outcome.as_ref().err().map(|error| (error.kind(), error.text().to_string()));
         // Whoever cannot say so may be too late: the verdict has come, and the root has hung up.
-        let said = self.connection.send(&Message::Ready(failure), self.deadline);
-        match (self.connection.receive(self.deadline), said) {
+        let said = self.hearing.say(&Message::Ready(failure));
+        match (self.hearing.hear(), said) {
             (Ok(Message::Go), _) => outcome,
             (Ok(other), _) => Err(unexpected(other)),
             (Err(_), Err(unsaid)) => Err(unsaid),
-            (Err(error), Ok(())) => Err(lost(error, &self.root)),
+            (Err(error), Ok(())) => Err(error),
         }
     }
 }
 
-fn lost(error: Error, root: &str) -> Error {
+pub(super) fn lost(error: Error, root: &str) -> Error {
     match error.kind() {
         ErrorKind::Remote => error.within(format!("{root} ended")),
         ErrorKind::Timeout => {
@@ -352,7 +291,9 @@ fn lost(error: Error, root: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::id::Meeting;
     use super::*;
+    use crate::topo::Place;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
@@ -365,7 +306,7 @@ mod tests {
         let id = UniqueId::create().unwrap();
         let service = Place::here().unwrap().service_name();
         let crowd: Vec<_> = (0..300).map(|_| socket::connect(&service).unwrap().unwrap()).collect();
-        join(&id, request(&Network::default()), &|| Ok(())).unwrap().confirm(Ok(())).unwrap();
+        join(&[id], request(&Network::default()), &|| Ok(())).unwrap().confirm(Ok(())).unwrap();
         drop(crowd);
     }
 
@@ -386,7 +327,7 @@ mod tests {
         let network = &network;
         let join_as = |rank: usize| {
             let id = if rank.is_multiple_of(3) { here } else { elsewhere };
-            join(&id, Request { ranks: RANKS, rank, ..request(network) }, &|| Ok(()))
+            join(&[id], Request { ranks: RANKS, rank, ..request(network) }, &|| Ok(()))
         };
         std::thread::scope(|scope| {
             let join_as = &join_as;
@@ -413,6 +354,65 @@ mod tests {
         assert!(late.text().contains("already used"), "{late}");
     }
 
+    /// Outcomes of so many ranks of this process, of which one may fail.
+    fn join_many(ranks: usize, ids: usize, fails: Option<usize>) -> Vec<Result<()>> {
+        let ids: Vec<_> = (0..ids).map(|_| UniqueId::create().unwrap()).collect();
+        let network = Network::default();
+        std::thread::scope(|scope| {
+            let (ids, network) = (&ids, &network);
+            let ranks = (0..ranks).map(|rank| {
+                scope.spawn(move || {
+                    let request = Request { ranks, rank, ..request(network) };
+                    let membership = join(ids, request, &|| Ok(()))?;
+                    assert_eq!(membership.peers.len(), ranks);
+                    assert_eq!(membership.secret, ids[0].decode()?.secret);
+                    let failure = || Err(Error::system("no memory", "ENOMEM"));
+                    membership.confirm(if fails == Some(rank) { failure() } else { Ok(()) })
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn ranks_of_a_process_share_the_list_that_one_of_them_gets() {
+        for (ranks, ids) in [(STAR_RANKS + 8, 1), (STAR_RANKS + 8, 3), (7, 3), (2, 2)] {
+            for outcome in join_many(ranks, ids, None) {
+                outcome.unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_is_heard_by_the_ranks_of_all_ids() {
+        for (ids, fails) in [(1, 30), (3, 0), (3, 14), (3, 39)] {
+            for outcome in join_many(40, ids, Some(fails)) {
+                let error = outcome.unwrap_err();
+                assert_eq!(error.text(), format!("rank {fails} could not be set up: no memory: ENOMEM"));
+            }
+        }
+    }
+
+    #[test]
+    fn the_missing_of_any_share_are_named() {
+        let ids: Vec<_> = (0..2).map(|_| UniqueId::create().unwrap()).collect();
+        let network = Network::default();
+        let patience = Some(Duration::from_millis(300));
+        std::thread::scope(|scope| {
+            let ranks = [0, 1, 2].map(|rank| {
+                let request = Request { ranks: 4, rank, patience, ..request(&network) };
+                let ids = &ids;
+                scope.spawn(move || join(ids, request, &|| Ok(())).unwrap_err())
+            });
+            for rank in ranks {
+                let error = rank.join().unwrap();
+                assert_eq!(error.kind(), ErrorKind::Timeout);
+                assert!(error.text().starts_with("rank 3 of 4 did not come in time"), "{error}");
+            }
+        });
+    }
+
     #[test]
     fn a_failure_of_one_rank_is_heard_over_tcp() {
         let id = from_elsewhere(&UniqueId::create().unwrap());
@@ -423,7 +423,7 @@ mod tests {
                 .map(|rank| {
                     scope.spawn(move || {
                         let membership =
-                            join(id, Request { ranks: 3, rank, ..request(network) }, &|| Ok(())).unwrap();
+                            join(&[*id], Request { ranks: 3, rank, ..request(network) }, &|| Ok(())).unwrap();
                         let outcome =
                             if rank == 2 { Err(Error::system("no memory", "ENOMEM")) } else { Ok(()) };
                         membership.confirm(outcome).unwrap_err()
@@ -446,13 +446,20 @@ mod tests {
         drop(theirs);
         let connection = Trusted::proved(ours.into(), Vec::new(), &|| Ok(()));
         let deadline = clock::now() + Duration::from_secs(10);
-        let membership = Membership {
-            peers: Vec::new(),
-            secret: Secret::random().unwrap(),
+        let hearing = Hearing {
+            own: connection,
             root: String::new(),
-            connection,
+            trunk: None,
+            in_branch: false,
             deadline,
+            give_up: &|| Ok(()),
+        };
+        let membership = Membership {
+            peers: Vec::new().into(),
+            secret: Secret::random().unwrap(),
+            hearing,
             reachable: Ok(()),
+            _hold: None,
             _presence: Presence::of(&Network::default()).unwrap(),
         };
         let error = membership.confirm(Ok(())).unwrap_err();

@@ -73,6 +73,11 @@ static REACHED: Mutex<Option<HashMap<(u64, u16), IpAddr>>> = Mutex::new(None);
 /// More are not remembered.
 const MOST_REACHED: usize = 1 << 14;
 
+/// The address by which a process was reached for a link, if one was made from here.
+pub fn reached(peer: &PeerRecord) -> Option<IpAddr> {
+    REACHED.lock().as_ref().and_then(|reached| reached.get(&(peer.place.process, peer.port)).copied())
+}
+
 /// Connects to the process of `peer`, on behalf of `request.from_rank`. Tries the addresses that it told, in order, a
 /// new one every quarter of a second, and those that fail again, until one of them proves `secret` or `deadline`
 /// comes; asks `give_up` every tenth of a second.
@@ -87,7 +92,7 @@ pub fn dial_link(
     give_up: &dyn Fn() -> Result<()>,
 ) -> Result<OwnedFd> {
     let key = (peer.place.process, peer.port);
-    let known = REACHED.lock().as_ref().and_then(|reached| reached.get(&key).copied());
+    let known = reached(peer);
     let dial = Dial {
         whom: format!("rank {} ({})", request.to_rank, peer.describe()),
         addresses: addresses_of(peer, known, settings)?,
@@ -103,16 +108,20 @@ pub fn dial_link(
         Message::LinkAccepted => {}
         other => return Err(unexpected(other)),
     }
-    let mut reached = REACHED.lock();
-    let reached = reached.get_or_insert_default();
-    if reached.len() >= MOST_REACHED {
-        reached.clear();
+    let mut all = REACHED.lock();
+    let all = all.get_or_insert_default();
+    if all.len() >= MOST_REACHED {
+        all.clear();
     }
-    reached.insert(key, address.ip());
+    all.insert(key, address.ip());
     connection.into_socket()
 }
 
-fn addresses_of(peer: &PeerRecord, known: Option<IpAddr>, settings: &Network) -> Result<Vec<SocketAddr>> {
+pub(super) fn addresses_of(
+    peer: &PeerRecord,
+    known: Option<IpAddr>,
+    settings: &Network,
+) -> Result<Vec<SocketAddr>> {
     if peer.port == 0 {
         return Err(Error::remote(format!("{} listens on no TCP port", peer.describe())));
     }

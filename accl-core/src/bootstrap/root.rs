@@ -1,10 +1,15 @@
 //! The gathering of one unique id: who has come, and the verdict. No I/O and no clock.
 //!
 //! gathering → preparing → ended. Everybody who joined hears the same verdict; those who come later hear it too.
+//!
+//! Where there are several ids, this is also the trunk or a branch of `share.rs`.
 
+use super::share::{ranks_of, share_of};
+use super::tree::{Roster, Source, sources, sources_in_share};
 use super::wire::{Message, PeerRecord};
 use crate::error::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Which connection a rank is on.
@@ -13,11 +18,22 @@ pub(super) type Connection = u64;
 /// What is to be sent, and to whom.
 pub(super) type Outbox = Vec<(Connection, Message)>;
 
+/// How much longer the trunk waits where the root of a share may yet say who is missing.
+const BRANCH_GRACE: Duration = Duration::from_secs(2);
+
+/// A rank that joined: for itself, or to stand for a share.
 #[derive(Debug)]
 struct Member {
     connection: Connection,
     version: i32,
     record: PeerRecord,
+}
+
+#[derive(Debug)]
+struct Delegate {
+    member: Member,
+    /// The ranks of the share, once all of them are there.
+    list: Option<Roster>,
 }
 
 #[derive(Debug)]
@@ -31,8 +47,14 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Root {
     phase: Phase,
+    /// What all must say alike: the numbers of ranks and ids. Zero before anybody has come.
     ranks: u32,
+    ids: u32,
+    /// Which of the ids this is for: 0 is the trunk.
+    share: u32,
     members: BTreeMap<u32, Member>,
+    /// Of the trunk alone: those who stand for other shares.
+    delegates: BTreeMap<u32, Delegate>,
     deadline: Option<Instant>,
 }
 
@@ -41,6 +63,8 @@ pub(super) struct Root {
 pub(super) struct JoinRequest {
     pub(super) ranks: u32,
     pub(super) rank: u32,
+    pub(super) ids: u32,
+    pub(super) stands: bool,
     pub(super) version: i32,
     pub(super) patience_ms: u64,
     pub(super) record: PeerRecord,
@@ -48,12 +72,25 @@ pub(super) struct JoinRequest {
 
 impl Root {
     pub(super) fn new() -> Self {
-        Self { phase: Phase::Gathering, ranks: 0, members: BTreeMap::new(), deadline: None }
+        Self {
+            phase: Phase::Gathering,
+            ranks: 0,
+            ids: 0,
+            share: 0,
+            members: BTreeMap::new(),
+            delegates: BTreeMap::new(),
+            deadline: None,
+        }
     }
 
     /// When [`Root::handle_time`] has something to do.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        if matches!(self.phase, Phase::Ended { .. }) { None } else { self.deadline }
+        if matches!(self.phase, Phase::Ended { .. }) {
+            return None;
+        }
+        // The root of a share knows best who is missing there.
+        let waits = self.delegates.values().any(|delegate| delegate.list.is_none());
+        self.deadline.map(|deadline| if waits { deadline + BRANCH_GRACE } else { deadline })
     }
 
     /// When it ended, if it has.
@@ -74,27 +111,85 @@ impl Root {
             return vec![(connection, Message::Failure(kind, text))];
         }
         let objection = self.objection(&join);
-        if self.members.is_empty() {
-            self.ranks = join.ranks;
+        let JoinRequest { rank, patience_ms, .. } = join;
+        if let (None, 0) = (&objection, self.ids) {
+            (self.ranks, self.ids) = (join.ranks, join.ids);
+            self.share = if join.stands { 0 } else { share_of(rank, join.ranks, join.ids) };
         }
-        let (rank, patience_ms) = (join.rank, join.patience_ms);
         let member = Member { connection, version: join.version, record: join.record };
         if let Some(error) = objection {
             // The newcomer hears the verdict like everybody else, under a number that no rank has.
             self.members.insert(u32::MAX, member);
             return self.end(Some(error), now);
         }
-        self.members.insert(rank, member);
+        if join.stands {
+            let share = share_of(rank, self.ranks, self.ids);
+            self.delegates.insert(share, Delegate { member, list: None });
+        } else {
+            self.members.insert(rank, member);
+        }
         if let (true, Some(deadline)) = (patience_ms > 0, now.checked_add(Duration::from_millis(patience_ms)))
         {
             self.deadline = Some(self.deadline.map_or(deadline, |old| old.min(deadline)));
         }
-        if self.members.len() < self.ranks as usize {
+        self.begin_if_complete()
+    }
+
+    /// A delegate brings the list of its share.
+    pub(super) fn handle_share(&mut self, connection: Connection, list: Roster, now: Instant) -> Outbox {
+        let found = self.delegates.iter_mut().find(|(_, delegate)| delegate.member.connection == connection);
+        let Some((share, delegate)) = found else { return Vec::new() };
+        if list.len() != ranks_of(*share, self.ranks, self.ids).len() {
+            let error = format!("a list of {} ranks for share {share} of {}", list.len(), self.ids);
+            return self.end(Some(Error::internal(error)), now);
+        }
+        delegate.list = Some(list);
+        self.begin_if_complete()
+    }
+
+    /// Once everybody is there: the list of all ranks, or where each can get it.
+    fn begin_if_complete(&mut self) -> Outbox {
+        let delegates = if self.share == 0 { self.ids as usize - 1 } else { 0 };
+        let listed = self.delegates.values().filter(|delegate| delegate.list.is_some()).count();
+        let complete = self.members.len() == self.ranks_here().len() && listed == delegates;
+        if !complete || !matches!(self.phase, Phase::Gathering) {
             return Vec::new();
         }
         self.phase = Phase::Preparing { ready: BTreeSet::new() };
-        let records: Vec<_> = self.members.values().map(|member| member.record.clone()).collect();
-        self.to_all(&Message::Roster(records))
+        let entries = self.everybody().map(|member| member.record.clone()).collect::<Vec<_>>();
+        let (sources, list) = if self.share == 0 {
+            (sources(&entries), Message::Roster(self.roster()))
+        } else {
+            (sources_in_share(&entries), Message::Share(entries.clone().into()))
+        };
+        let answers = self.everybody().zip(sources).map(|(member, source)| {
+            let answer = match source {
+                Source::Root => list.clone(),
+                Source::ProcessOf(entry) => Message::Seek(Some(entries[entry].clone())),
+                Source::OwnProcess => Message::Seek(None),
+            };
+            (member.connection, answer)
+        });
+        answers.collect()
+    }
+
+    /// A rank could not get the list from where it was told to. Only the root of the first id has it.
+    pub(super) fn handle_fetch(&mut self, connection: Connection, now: Instant) -> Outbox {
+        if !matches!(self.phase, Phase::Preparing { .. }) {
+            return Vec::new();
+        }
+        if self.share == 0 {
+            return vec![(connection, Message::Roster(self.roster()))];
+        }
+        let who = self.name_of(connection);
+        let text = format!("{who} could not get the list of ranks from the process that has it");
+        self.end(Some(Error::remote(text)), now)
+    }
+
+    /// How many ranks may be on their way.
+    pub(super) fn expected(&self) -> usize {
+        let gathering = self.ids > 0 && matches!(self.phase, Phase::Gathering);
+        if gathering { self.ranks_here().len() } else { 0 }
     }
 
     pub(super) fn handle_ready(
@@ -105,27 +200,51 @@ impl Root {
     ) -> Outbox {
         let Phase::Preparing { ready } = &mut self.phase else { return Vec::new() };
         if let Some((kind, text)) = failure {
-            let rank = self.members.iter().find(|(_, member)| member.connection == connection);
-            let rank = rank.map_or(u32::MAX, |(rank, _)| *rank);
-            return self.end(Some(Error::new(kind, format!("rank {rank} could not be set up: {text}"))), now);
+            let error = format!("{} could not be set up: {text}", self.name_of(connection));
+            return self.end(Some(Error::new(kind, error)), now);
         }
         ready.insert(connection);
-        if ready.len() == self.members.len() { self.end(None, now) } else { Vec::new() }
+        if ready.len() < self.members.len() + self.delegates.len() {
+            return Vec::new();
+        }
+        if self.share == 0 {
+            return self.end(None, now);
+        }
+        self.delegate().map(|delegate| (delegate, Message::Ready(None))).into_iter().collect()
+    }
+
+    /// A delegate says what became of the other side.
+    pub(super) fn handle_verdict(
+        &mut self,
+        connection: Connection,
+        error: Option<Error>,
+        now: Instant,
+    ) -> Outbox {
+        let stands = self.delegates.values().any(|delegate| delegate.member.connection == connection);
+        let all_ready =
+            matches!(&self.phase, Phase::Preparing { ready } if ready.len() == self.members.len());
+        let trusted = if self.share == 0 {
+            stands && error.is_some()
+        } else {
+            self.delegate() == Some(connection) && (all_ready || error.is_some())
+        };
+        let open = !matches!(self.phase, Phase::Ended { .. });
+        if trusted && open { self.end(error, now) } else { Vec::new() }
     }
 
     pub(super) fn handle_closed(&mut self, connection: Connection, now: Instant) -> Outbox {
         if matches!(self.phase, Phase::Ended { .. }) {
             return Vec::new();
         }
-        let Some((rank, member)) = self.members.iter().find(|(_, member)| member.connection == connection)
-        else {
+        let Some(member) = self.everybody().find(|member| member.connection == connection) else {
             return Vec::new();
         };
-        let error = Error::remote(format!(
-            "rank {rank} ({}) left while the communicator was being made",
+        let text = format!(
+            "{} ({}) left while the communicator was being made",
+            self.name_of(connection),
             member.record.describe()
-        ));
-        self.end(Some(error), now)
+        );
+        self.end(Some(Error::remote(text)), now)
     }
 
     pub(super) fn handle_time(&mut self, now: Instant) -> Outbox {
@@ -147,23 +266,34 @@ impl Root {
 
     /// Who has not come, in runs: a wrong number of ranks may be any number.
     fn missing(&self) -> Vec<(usize, usize)> {
-        let mut next = 0;
+        let here = self.ranks_here();
+        let mut next = here.start;
         let mut missing = Vec::new();
-        for rank in self.members.keys().copied().chain([self.ranks]) {
+        for rank in self.members.keys().copied().chain([here.end]) {
             if rank > next {
                 missing.push((next as usize, rank as usize - 1));
             }
             next = rank.saturating_add(1);
+        }
+        if self.share == 0 && self.ids > 1 {
+            let lacks =
+                |share: &u32| self.delegates.get(share).is_none_or(|delegate| delegate.list.is_none());
+            let shares = (1..self.ids).filter(lacks).map(|share| ranks_of(share, self.ranks, self.ids));
+            missing.extend(shares.map(|ranks| (ranks.start as usize, ranks.end as usize - 1)));
         }
         missing
     }
 
     /// Why this rank cannot be let in.
     fn objection(&self, join: &JoinRequest) -> Option<Error> {
-        let Some((first_rank, first)) = self.members.first_key_value() else {
-            return (join.rank >= join.ranks)
-                .then(|| Error::argument(format!("rank {} of {}", join.rank, join.ranks)));
-        };
+        let first = self.everybody_by_rank().next();
+        if join.rank >= join.ranks && first.is_none() || join.ids == 0 || join.ids > join.ranks {
+            return Some(Error::argument(format!(
+                "rank {} of {} with {} unique ids",
+                join.rank, join.ranks, join.ids
+            )));
+        }
+        let (first_rank, first) = first?;
         if first.version != join.version {
             return Some(Error::usage(format!(
                 "versions differ: rank {first_rank} runs {}, rank {} runs {}; install the same library for all ranks",
@@ -176,7 +306,20 @@ impl Root {
                 self.ranks, join.rank, join.ranks
             )));
         }
-        let other = self.members.get(&join.rank)?;
+        let share = share_of(join.rank, join.ranks, join.ids);
+        let expected = if join.stands { self.share == 0 && share > 0 } else { share == self.share };
+        if self.ids != join.ids || !expected {
+            return Some(Error::usage(format!(
+                "ranks disagree on the unique ids: rank {first_rank} has {}, rank {} has {}, or others, or in another order; \
+                 pass the same ids to all ranks",
+                self.ids, join.rank, join.ids
+            )));
+        }
+        let other = if join.stands {
+            self.delegates.get(&share).map(|delegate| &delegate.member)
+        } else {
+            self.members.get(&join.rank)
+        }?;
         Some(Error::usage(format!(
             "rank {} was claimed twice, by process {} and by process {}; give each process its own rank",
             join.rank, other.record.place.pid, join.record.place.pid
@@ -188,14 +331,44 @@ impl Root {
             None => Message::Go,
             Some(error) => Message::Failure(error.kind(), error.text().to_string()),
         };
-        let outbox = self.to_all(&message);
+        let outbox = self.everybody().map(|member| (member.connection, message.clone())).collect();
         self.phase = Phase::Ended { error, at: now };
         self.members.clear();
+        self.delegates.clear();
         outbox
     }
 
-    fn to_all(&self, message: &Message) -> Outbox {
-        self.members.values().map(|member| (member.connection, message.clone())).collect()
+    /// The ranks that this root gathers itself.
+    fn ranks_here(&self) -> Range<u32> {
+        ranks_of(self.share, self.ranks, self.ids)
+    }
+
+    /// Those who are connected to this root: delegates first, as they have most to hand on.
+    fn everybody(&self) -> impl Iterator<Item = &Member> {
+        self.delegates.values().map(|delegate| &delegate.member).chain(self.members.values())
+    }
+
+    fn everybody_by_rank(&self) -> impl Iterator<Item = (u32, &Member)> {
+        let first = |share: &u32| ranks_of(*share, self.ranks, self.ids).start;
+        let delegates = self.delegates.iter().map(move |(share, delegate)| (first(share), &delegate.member));
+        self.members.iter().map(|(rank, member)| (*rank, member)).chain(delegates)
+    }
+
+    fn name_of(&self, connection: Connection) -> String {
+        let found = self.everybody_by_rank().find(|(_, member)| member.connection == connection);
+        format!("rank {}", found.map_or(u32::MAX, |(rank, _)| rank))
+    }
+
+    /// Of a branch: who stands for it.
+    fn delegate(&self) -> Option<Connection> {
+        self.members.get(&self.ranks_here().start).map(|member| member.connection)
+    }
+
+    /// The list of all ranks; for the trunk, when everybody is there.
+    fn roster(&self) -> Roster {
+        let own = self.members.values().map(|member| &member.record);
+        let others = self.delegates.values().filter_map(|delegate| delegate.list.as_ref());
+        own.chain(others.flat_map(|list| list.iter())).cloned().collect()
     }
 }
 
@@ -207,7 +380,7 @@ mod tests {
     fn join(ranks: u32, rank: u32, patience_ms: u64) -> JoinRequest {
         let record =
             PeerRecord { place: Place { pid: 100 + rank, ..Place::default() }, ..PeerRecord::default() };
-        JoinRequest { ranks, rank, version: 7, patience_ms, record }
+        JoinRequest { ranks, rank, ids: 1, stands: false, version: 7, patience_ms, record }
     }
 
     fn verdicts(outbox: &Outbox) -> Vec<(Connection, ErrorKind)> {
@@ -284,6 +457,27 @@ mod tests {
             assert_eq!(verdicts(&outbox), [(0, ErrorKind::InvalidUsage), (1, ErrorKind::InvalidUsage)]);
             assert!(text(&outbox).contains(part), "{}", text(&outbox));
         }
+    }
+
+    #[test]
+    fn ids_that_differ_are_an_objection() {
+        let now = Instant::now();
+        let of_several = |rank, ids, stands| JoinRequest { ids, stands, ..join(4, rank, 0) };
+        for (first, second) in [
+            (of_several(0, 2, false), of_several(1, 4, false)),
+            // Rank 2 is of the other share, and stands for it only where it says so.
+            (of_several(0, 2, false), of_several(2, 2, false)),
+            (of_several(2, 2, false), of_several(0, 2, false)),
+            (of_several(2, 2, false), of_several(3, 2, true)),
+        ] {
+            let mut root = Root::new();
+            assert!(root.handle_join(0, first, now).is_empty());
+            let outbox = root.handle_join(1, second, now);
+            assert_eq!(verdicts(&outbox), [(0, ErrorKind::InvalidUsage), (1, ErrorKind::InvalidUsage)]);
+            assert!(text(&outbox).contains("disagree on the unique ids"), "{}", text(&outbox));
+        }
+        let outbox = Root::new().handle_join(0, of_several(0, 5, false), now);
+        assert_eq!(text(&outbox), "rank 0 of 4 with 5 unique ids");
     }
 
     #[test]

@@ -7,7 +7,8 @@
 
 use super::auth::{Secret, Token};
 use super::links::LinkSink;
-use super::root::Root;
+use super::root::{Outbox, Root};
+use super::tree::{Roster, Shelf};
 use super::worker::Worker;
 use crate::config::Network;
 use crate::error::{Error, Result};
@@ -34,6 +35,9 @@ pub(super) struct Books {
     pub(super) roots: HashMap<Token, Gathering>,
     pub(super) memory: HashMap<Token, (Secret, Arc<OwnedFd>)>,
     pub(super) links: HashMap<Token, Reception>,
+    pub(super) shelves: HashMap<Token, Shelving>,
+    /// What other threads want to be sent.
+    pub(super) outbox: Outbox,
     pub(super) port: Option<Port>,
     /// Those who have told others of the port.
     holds: usize,
@@ -49,6 +53,17 @@ pub(super) struct Gathering {
     pub(super) door: Door,
     /// A rank has come from another host.
     pub(super) foreign: bool,
+}
+
+/// A shelf for the list of ranks, and for whom it is open.
+#[derive(Debug)]
+pub(super) struct Shelving {
+    pub(super) secret: Secret,
+    pub(super) shelf: Shelf,
+    /// Which of several gatherings with one secret.
+    generation: u64,
+    holders: usize,
+    came: Arc<OwnedFd>,
 }
 
 /// By which sockets the ranks of a root come.
@@ -107,13 +122,6 @@ impl Service {
         }
     }
 
-    /// Closes a root that nobody will come to, if it is one of this process.
-    pub(super) fn expect_nobody(&self, secret: Secret) {
-        let mut books = self.books.lock();
-        books.roots.remove(&secret.token());
-        books.close_unused_port();
-    }
-
     /// Hands `file` to everybody who knows `secret`, until it is withdrawn.
     pub(super) fn offer_memory(self: &Arc<Self>, secret: Secret, file: OwnedFd) -> Result<()> {
         self.change(|books| {
@@ -153,6 +161,61 @@ impl Service {
         }
         drop(books);
         drop(sink);
+    }
+
+    /// Opens the shelf for those who know `secret`, for one more rank: its generation, and the descriptor that says
+    /// that the list has come, which is `came` for the first rank.
+    pub(super) fn open_shelf(self: &Arc<Self>, secret: Secret, came: OwnedFd) -> Result<(u64, Arc<OwnedFd>)> {
+        let mut opened = None;
+        self.change(|books| {
+            let old = books.shelves.get(&secret.token());
+            let last = old.map_or(0, |shelving| shelving.generation);
+            // Ranks open it before any of them can have the list: that one is of an earlier gathering.
+            if old.is_none_or(|shelving| shelving.shelf.roster().is_some()) {
+                let shelf = Shelf::default();
+                let shelving =
+                    Shelving { secret, shelf, generation: last + 1, holders: 0, came: Arc::new(came) };
+                books.shelves.insert(secret.token(), shelving);
+            }
+            if let Some(shelving) = books.shelves.get_mut(&secret.token()) {
+                shelving.holders += 1;
+                opened = Some((shelving.generation, shelving.came.clone()));
+            }
+        })?;
+        opened.ok_or_else(|| Error::internal("a shelf that is not there"))
+    }
+
+    /// Puts the list there, for the other ranks of this process and for those who ask.
+    pub(super) fn put_roster(&self, token: &Token, generation: u64, roster: &Roster) {
+        let mut books = self.books.lock();
+        let Some(shelving) = books.shelves.get_mut(token) else { return };
+        if shelving.generation != generation || shelving.shelf.roster().is_some() {
+            return;
+        }
+        let outbox = shelving.shelf.handle_roster(roster.clone());
+        wake(&shelving.came);
+        books.outbox.extend(outbox);
+        if let (Some(waker), false) = (&books.waker, books.outbox.is_empty()) {
+            wake(waker);
+        }
+    }
+
+    /// The list, if it has come.
+    pub(super) fn roster(&self, token: &Token, generation: u64) -> Option<Roster> {
+        let books = self.books.lock();
+        let shelving = books.shelves.get(token).filter(|shelving| shelving.generation == generation)?;
+        shelving.shelf.roster().cloned()
+    }
+
+    /// One rank less; the last one closes it.
+    pub(super) fn close_shelf(&self, token: &Token, generation: u64) {
+        let mut books = self.books.lock();
+        let shelving = books.shelves.get_mut(token).filter(|shelving| shelving.generation == generation);
+        let Some(shelving) = shelving else { return };
+        shelving.holders -= 1;
+        if shelving.holders == 0 {
+            books.shelves.remove(token);
+        }
     }
 
     /// Keeps the TCP port open until [`Service::release_port`]. The inner error is the system's refusal; it must be
@@ -228,7 +291,12 @@ impl Books {
 
     /// True if there is nothing to do for anybody.
     pub(super) fn are_empty(&self) -> bool {
-        self.roots.is_empty() && self.memory.is_empty() && !self.needs_port()
+        self.roots.is_empty() && self.memory.is_empty() && self.shelves.is_empty() && !self.needs_port()
+    }
+
+    /// How many ranks may be on their way here.
+    pub(super) fn expected(&self) -> usize {
+        self.roots.values().map(|gathering| gathering.root.expected()).max().unwrap_or(0)
     }
 
     /// The root that a token stands for.
@@ -248,7 +316,9 @@ impl Books {
     pub(super) fn secret_of(&self, token: &Token) -> Option<Secret> {
         let root = self.roots.get(token).map(|gathering| gathering.secret);
         let memory = || self.memory.get(token).map(|(secret, _)| *secret);
-        root.or_else(memory).or_else(|| self.links.get(token).map(|reception| reception.secret))
+        let links = || self.links.get(token).map(|reception| reception.secret);
+        let shelf = || self.shelves.get(token).map(|shelving| shelving.secret);
+        root.or_else(memory).or_else(links).or_else(shelf)
     }
 }
 

@@ -4,18 +4,26 @@
 //! and lists are preceded by a u32 count. Until the other side has proved that it knows the secret, nothing but
 //! `Hello`, `Challenge`, `Proof` and `Failure` is accepted, and no frame above [`STRANGER_BYTES`].
 //!
-//! What a rank says of itself comes once for every rank, so it is kept short:
+//! What a rank says of itself is kept short, since it comes once for every rank:
 //!
 //! ```text
 //! kernel u64 | network u64 | PID namespace u64 | process number u32 | process u64 | 0, or 1 and host id u64
 //! port u16 | number of addresses u8, for each: 4 or 6 as u8, 4 or 16 bytes | length u8, host name
 //! ```
+//!
+//! In the list of all ranks each says only in what it differs from the one before it:
+//!
+//! ```text
+//! 0, all of the above | 1 (on the same host), process number u32, process u64, port u16 | 2 (of the same process)
+//! ```
 
 use super::auth::{Nonce, Proof, Token};
 use super::links::LinkRequest;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::topo::Place;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The largest frame that a stranger may send.
 pub const STRANGER_BYTES: usize = 512;
@@ -25,6 +33,11 @@ pub const MEMBER_BYTES: usize = 4 << 20;
 pub const MOST_ADDRESSES: usize = 16;
 /// Bytes of a host's name that a rank tells at most.
 pub const HOST_BYTES: usize = 48;
+/// Ranks in a list at most: a short list may stand for much memory.
+pub const MOST_RANKS: usize = 1 << 17;
+const NEW_HOST: u8 = 0;
+const SAME_HOST: u8 = 1;
+const SAME_PROCESS: u8 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"ACLB");
 
 /// What one rank tells all others.
@@ -51,6 +64,25 @@ impl PeerRecord {
     /// True if both may share memory: they could, and are not told to be on different hosts (HOSTID).
     pub fn shares_host(&self, other: &Self) -> bool {
         self.place.shares_host(&other.place) && self.host_id == other.host_id
+    }
+
+    /// What is told of the addresses, and of the host's name.
+    fn told(&self) -> (&[IpAddr], &str) {
+        let addresses = &self.addresses[..self.addresses.len().min(MOST_ADDRESSES)];
+        (addresses, &self.host[..self.host.floor_char_boundary(HOST_BYTES)])
+    }
+
+    /// How a list says what follows `before`: see the head of this file.
+    fn likeness(&self, before: Option<&Self>) -> u8 {
+        let place = |record: &Self| Place { pid: 0, process: 0, ..record.place };
+        let host = |record: &Self| (place(record), record.host_id);
+        let process = |record: &Self| (record.place.pid, record.place.process, record.port);
+        match before {
+            Some(before) if host(self) == host(before) && self.told() == before.told() => {
+                if process(self) == process(before) { SAME_PROCESS } else { SAME_HOST }
+            }
+            _ => NEW_HOST,
+        }
     }
 
     /// Who that is, for people.
@@ -86,6 +118,10 @@ pub enum Message {
         ranks: u32,
         /// Which one it is.
         rank: u32,
+        /// How many ids they have among them.
+        ids: u32,
+        /// It comes to the root of the first id to stand for its share of the ranks.
+        stands: bool,
         /// The library's version.
         version: i32,
         /// How long it will wait, in milliseconds; 0 for ever.
@@ -94,14 +130,18 @@ pub enum Message {
         record: PeerRecord,
     },
     /// All ranks are there: this is who they are.
-    Roster(Vec<PeerRecord>),
-    /// A rank has prepared everything, or could not.
+    Roster(Arc<[PeerRecord]>),
+    /// All ranks are there: their list is to be had from that process; from this one if none is said.
+    Seek(Option<PeerRecord>),
+    /// All ranks of a share are there.
+    Share(Arc<[PeerRecord]>),
+    /// A rank has prepared everything, or could not; a root says the same of its share.
     Ready(Option<(ErrorKind, String)>),
     /// All ranks are ready.
     Go,
     /// The verdict is a failure.
     Failure(ErrorKind, String),
-    /// Somebody wants the shared memory that belongs to the token.
+    /// Somebody wants what belongs to the token: shared memory, or the list of ranks.
     Fetch,
     /// Here it is: a descriptor comes with this message.
     Grant,
@@ -125,14 +165,19 @@ impl Message {
             Self::Proof(proof) => {
                 writer.u8(3).bytes(proof);
             }
-            Self::Join { ranks, rank, version, patience_ms, record } => {
-                writer.u8(4).u32(*ranks).u32(*rank).u32(*version as u32).u64(*patience_ms).record(record);
+            Self::Join { ranks, rank, ids, stands, version, patience_ms, record } => {
+                writer
+                    .u8(4)
+                    .u32(*ranks)
+                    .u32(*rank)
+                    .u32(*ids)
+                    .u8((*stands).into())
+                    .u32(*version as u32)
+                    .u64(*patience_ms)
+                    .record(record);
             }
             Self::Roster(records) => {
-                writer.u8(5).u32(records.len() as u32);
-                for record in records {
-                    writer.record(record);
-                }
+                writer.u8(5).roster(records);
             }
             Self::Ready(None) => {
                 writer.u8(6).u8(0);
@@ -157,6 +202,15 @@ impl Message {
             }
             Self::LinkAccepted => {
                 writer.u8(12);
+            }
+            Self::Share(records) => {
+                writer.u8(14).roster(records);
+            }
+            Self::Seek(None) => {
+                writer.u8(13).u8(0);
+            }
+            Self::Seek(Some(record)) => {
+                writer.u8(13).u8(1).record(record);
             }
         }
         let length = (writer.0.len() - 4) as u32;
@@ -191,14 +245,17 @@ impl Message {
             4 => Self::Join {
                 ranks: reader.u32()?,
                 rank: reader.u32()?,
+                ids: reader.u32()?,
+                stands: match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    other => return Err(malformed(format!("a rank that joins in the way {other}"))),
+                },
                 version: reader.u32()? as i32,
                 patience_ms: reader.u64()?,
                 record: reader.record()?,
             },
-            5 => {
-                let count = reader.u32()?;
-                Self::Roster((0..count).map(|_| reader.record()).collect::<Result<_>>()?)
-            }
+            5 => Self::Roster(reader.roster()?),
             6 => match reader.u8()? {
                 0 => Self::Ready(None),
                 code => Self::Ready(Some((kind_of(code)?, reader.text()?))),
@@ -214,6 +271,12 @@ impl Message {
                 index: reader.u16()?,
             }),
             12 => Self::LinkAccepted,
+            13 => match reader.u8()? {
+                0 => Self::Seek(None),
+                1 => Self::Seek(Some(reader.record()?)),
+                other => return Err(malformed(format!("a source of kind {other}"))),
+            },
+            14 => Self::Share(reader.roster()?),
             kind => return Err(malformed(format!("a message of kind {kind}"))),
         };
         if !reader.0.is_empty() {
@@ -266,7 +329,7 @@ impl Writer {
             Some(id) => self.u8(1).u64(id),
             None => self.u8(0),
         };
-        let addresses = &record.addresses[..record.addresses.len().min(MOST_ADDRESSES)];
+        let (addresses, host) = record.told();
         self.u16(record.port).u8(addresses.len() as u8);
         for ip in addresses {
             match ip {
@@ -274,8 +337,27 @@ impl Writer {
                 IpAddr::V6(ip) => self.u8(6).bytes(&ip.octets()),
             };
         }
-        let host = &record.host[..record.host.floor_char_boundary(HOST_BYTES)];
         self.u8(host.len() as u8).bytes(host.as_bytes())
+    }
+
+    fn roster(&mut self, records: &[PeerRecord]) -> &mut Self {
+        self.u32(records.len() as u32);
+        let mut before = None;
+        for record in records {
+            self.entry(record, before);
+            before = Some(record);
+        }
+        self
+    }
+
+    fn entry(&mut self, record: &PeerRecord, before: Option<&PeerRecord>) {
+        let likeness = record.likeness(before);
+        self.u8(likeness);
+        match likeness {
+            NEW_HOST => self.record(record),
+            SAME_HOST => self.u32(record.place.pid).u64(record.place.process).u16(record.port),
+            _ => self,
+        };
     }
 }
 
@@ -319,6 +401,37 @@ impl Reader<'_> {
         String::from_utf8(head.to_vec()).map_err(|_| malformed("a text that is not UTF-8"))
     }
 
+    fn roster(&mut self) -> Result<Arc<[PeerRecord]>> {
+        let count = self.u32()? as usize;
+        if count > MOST_RANKS {
+            return Err(malformed(format!("a list of {count} ranks (at most {MOST_RANKS})")));
+        }
+        let mut roster: Vec<PeerRecord> = Vec::new();
+        for _ in 0..count {
+            let record = self.entry(roster.last())?;
+            roster.push(record);
+        }
+        Ok(roster.into())
+    }
+
+    fn entry(&mut self, before: Option<&PeerRecord>) -> Result<PeerRecord> {
+        let likeness = self.u8()?;
+        let record = match (likeness, before) {
+            (NEW_HOST, _) => self.record()?,
+            (SAME_HOST, Some(before)) => {
+                let place = Place { pid: self.u32()?, process: self.u64()?, ..before.place };
+                PeerRecord { place, port: self.u16()?, ..before.clone() }
+            }
+            (SAME_PROCESS, Some(before)) => before.clone(),
+            _ => return Err(malformed(format!("a rank of kind {likeness}"))),
+        };
+        // A list has one form, so that nothing can hide in another.
+        if record.likeness(before) != likeness {
+            return Err(malformed("a rank that is said at needless length"));
+        }
+        Ok(record)
+    }
+
     fn record(&mut self) -> Result<PeerRecord> {
         let place = Place {
             kernel: self.u64()?,
@@ -355,126 +468,5 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn place() -> impl Strategy<Value = Place> {
-        any::<(u64, u64, u64, u32, u64)>().prop_map(|(kernel, network, pid_namespace, pid, process)| Place {
-            kernel,
-            network,
-            pid_namespace,
-            pid,
-            process,
-        })
-    }
-
-    fn record() -> impl Strategy<Value = PeerRecord> {
-        let addresses = prop::collection::vec(any::<IpAddr>(), 0..MOST_ADDRESSES);
-        (place(), any::<(Option<u64>, u16)>(), addresses, ".{0,12}").prop_map(
-            |(place, (host_id, port), addresses, host)| PeerRecord { place, host_id, port, addresses, host },
-        )
-    }
-
-    fn failure() -> impl Strategy<Value = (ErrorKind, String)> {
-        (prop::sample::select(&ErrorKind::ALL[..]), ".{0,50}")
-    }
-
-    fn message() -> impl Strategy<Value = Message> {
-        prop_oneof![
-            any::<(u32, Token, Nonce)>().prop_map(|(protocol, token, nonce)| Message::Hello {
-                protocol,
-                token,
-                nonce
-            }),
-            any::<(Nonce, Proof)>().prop_map(|(nonce, proof)| Message::Challenge { nonce, proof }),
-            any::<Proof>().prop_map(Message::Proof),
-            (any::<(u32, u32, i32, u64)>(), record()).prop_map(
-                |((ranks, rank, version, patience_ms), record)| {
-                    Message::Join { ranks, rank, version, patience_ms, record }
-                }
-            ),
-            prop::collection::vec(record(), 0..9).prop_map(Message::Roster),
-            prop::option::of(failure()).prop_map(Message::Ready),
-            Just(Message::Go),
-            failure().prop_map(|(kind, text)| Message::Failure(kind, text)),
-            Just(Message::Fetch),
-            Just(Message::Grant),
-            any::<(u32, u32, u8, u16)>().prop_map(|(from_rank, to_rank, purpose, index)| {
-                Message::Link(LinkRequest { from_rank, to_rank, purpose, index })
-            }),
-            Just(Message::LinkAccepted),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn what_goes_in_comes_out(messages in prop::collection::vec(message(), 1..5), cut in 0usize..40) {
-            let mut stream: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
-            let held_back = stream.split_off(stream.len() - cut.min(stream.len()));
-            let mut got = Vec::new();
-            while let Some(message) = Message::decode(&mut stream, MEMBER_BYTES).unwrap() {
-                got.push(message);
-            }
-            stream.extend(held_back);
-            while let Some(message) = Message::decode(&mut stream, MEMBER_BYTES).unwrap() {
-                got.push(message);
-            }
-            prop_assert_eq!(got, messages);
-            prop_assert!(stream.is_empty());
-        }
-
-        #[test]
-        fn garbage_is_refused_or_incomplete(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut buffer = bytes;
-            while let Ok(Some(_)) = Message::decode(&mut buffer, STRANGER_BYTES) {}
-        }
-
-        #[test]
-        fn damaged_frames_do_no_harm(message in message(), at in any::<prop::sample::Index>(), flip in 1u8..) {
-            let mut buffer = message.encode();
-            let index = at.index(buffer.len());
-            buffer[index] ^= flip;
-            let _ = Message::decode(&mut buffer, MEMBER_BYTES);
-        }
-    }
-
-    #[test]
-    fn a_host_is_shared_only_if_nobody_says_otherwise() {
-        let record = |host_id| PeerRecord { host_id, ..PeerRecord::default() };
-        assert!(record(None).shares_host(&record(None)) && record(Some(1)).shares_host(&record(Some(1))));
-        assert!(
-            !record(Some(1)).shares_host(&record(Some(2))) && !record(Some(1)).shares_host(&record(None))
-        );
-        let elsewhere = PeerRecord { place: Place { network: 7, ..Place::default() }, ..record(Some(1)) };
-        assert!(!record(Some(1)).shares_host(&elsewhere));
-    }
-
-    #[test]
-    fn too_much_in_a_record_is_cut_and_foreign_excess_refused() {
-        let record = PeerRecord {
-            addresses: vec![IpAddr::from([10, 0, 0, 1]); 40],
-            host: "ä".repeat(40),
-            ..PeerRecord::default()
-        };
-        let mut buffer = Message::Roster(vec![record]).encode();
-        let Some(Message::Roster(back)) = Message::decode(&mut buffer, MEMBER_BYTES).unwrap() else {
-            panic!()
-        };
-        assert_eq!((back[0].addresses.len(), back[0].host.len()), (MOST_ADDRESSES, HOST_BYTES));
-        assert_eq!(Message::Roster(vec![PeerRecord::default(); 2]).encode().len(), 9 + 2 * 41);
-        let mut frame = Message::Roster(vec![PeerRecord::default()]).encode();
-        let addresses = frame.len() - 2;
-        frame[addresses] = 17;
-        assert!(Message::decode(&mut frame, MEMBER_BYTES).is_err());
-    }
-
-    #[test]
-    fn a_list_that_claims_to_be_endless_is_refused_at_once() {
-        let mut frame = vec![5u8];
-        frame.extend(u32::MAX.to_le_bytes());
-        let mut buffer = (frame.len() as u32).to_le_bytes().to_vec();
-        buffer.extend(frame);
-        assert!(Message::decode(&mut buffer, MEMBER_BYTES).is_err());
-    }
-}
+#[path = "wire_tests.rs"]
+mod tests;

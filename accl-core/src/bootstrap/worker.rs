@@ -25,8 +25,8 @@ const REMEMBER: Duration = Duration::from_secs(30);
 const STRANGER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the thread stays when it has nothing to do: splits and short-lived communicators need it again soon.
 const IDLE_PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at a time that have not proved themselves.
-const MOST_STRANGERS: usize = 256;
+/// Connections at a time that have not proved themselves; more if more ranks are expected, but not above the second.
+const MOST_STRANGERS: (usize, usize) = (256, 8192);
 /// Connections that are accepted before those that are there are heard.
 const MOST_ACCEPTED: usize = 64;
 /// How long to leave callers in the queue when none can be accepted.
@@ -103,6 +103,8 @@ impl Worker {
             for connection in readable {
                 self.read(connection);
             }
+            let asked_for = std::mem::take(&mut self.service.books.lock().outbox);
+            self.post(asked_for);
             self.flush();
         }
     }
@@ -191,6 +193,7 @@ impl Worker {
     }
 
     fn accept(&mut self, listener: &Listener) {
+        let most_strangers = self.service.books.lock().expected().clamp(MOST_STRANGERS.0, MOST_STRANGERS.1);
         for _ in 0..MOST_ACCEPTED {
             let (stream, from) = match listener.accept() {
                 Ok(visitor) => visitor,
@@ -204,7 +207,7 @@ impl Worker {
                 }
                 Err(_) => return,
             };
-            self.make_room();
+            self.make_room(most_strangers);
             self.last_connection += 1;
             let client = Client {
                 stream,
@@ -223,10 +226,10 @@ impl Worker {
 
     /// Lets the one go who has been silent for longest if there are too many strangers: ranks say who they are at
     /// once, so that a crowd that says nothing does not keep them out.
-    fn make_room(&mut self) {
+    fn make_room(&mut self, most_strangers: usize) {
         let strangers =
             self.clients.iter().filter(|(_, client)| !matches!(client.stage, Stage::Member { .. }));
-        if strangers.clone().count() < MOST_STRANGERS {
+        if strangers.clone().count() < most_strangers {
             return;
         }
         let silent = |client: &Client| matches!(client.stage, Stage::Stranger { .. });
@@ -312,19 +315,30 @@ impl Worker {
         let now = clock::now();
         let mut books = self.service.books.lock();
         match message {
-            Message::Join { ranks, rank, version, patience_ms, record } => {
+            Message::Join { ranks, rank, ids, stands, version, patience_ms, record } => {
                 let mut local = true;
                 if let Some(client) = self.clients.get_mut(&connection) {
                     client.home = record.place.shares_process(&self.service.process);
                     local = client.from.is_none();
                 }
                 let root = books.root_for(&token, !local)?;
-                let join = JoinRequest { ranks, rank, version, patience_ms, record };
+                let join = JoinRequest { ranks, rank, ids, stands, version, patience_ms, record };
                 Ok(root.handle_join(connection, join, now))
             }
             Message::Ready(failure) => {
                 let root = books.root(&token)?;
                 Ok(root.handle_ready(connection, failure, now))
+            }
+            Message::Share(list) => Ok(books.root(&token)?.handle_share(connection, list, now)),
+            Message::Go => Ok(books.root(&token)?.handle_verdict(connection, None, now)),
+            Message::Failure(kind, text) => {
+                Ok(books.root(&token)?.handle_verdict(connection, Some(Error::new(kind, text)), now))
+            }
+            Message::Fetch if !books.memory.contains_key(&token) => {
+                if let Some(shelving) = books.shelves.get_mut(&token) {
+                    return Ok(shelving.shelf.handle_fetch(connection));
+                }
+                Ok(books.root(&token)?.handle_fetch(connection, now))
             }
             Message::Fetch => {
                 let file = books.memory.get(&token).map(|(_, file)| file.clone());
@@ -408,6 +422,7 @@ impl Worker {
         let Some(client) = self.clients.remove(&connection) else { return };
         let Stage::Member { token } = client.stage else { return };
         let mut books = self.service.books.lock();
+        books.shelves.entry(token).and_modify(|shelving| shelving.shelf.handle_closed(connection));
         let Ok(root) = books.root(&token) else { return };
         let outbox = root.handle_closed(connection, clock::now());
         drop(books);

@@ -1,5 +1,6 @@
 //! How a communicator comes to be: its ranks join, share memory, and take their seats.
 
+use super::describe::Way;
 use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Communicator {
-    /// Joins the ranks that hold the same ids (the first one counts; more are for hosts without number).
+    /// Joins the ranks that hold the same ids, at most as many as there are ranks: each gathers a share of them.
     ///
     /// In a group the joining happens when the outermost group ends, and `failed` is called if it fails; with
     /// `config.blocking` false it happens in the background; otherwise it is done on return.
@@ -29,15 +30,14 @@ impl Communicator {
         config: CommConfig,
         failed: Option<Box<dyn FnOnce() + Send>>,
     ) -> Result<Self> {
-        let Some(id) = ids.first().copied() else {
+        if ids.is_empty() {
             return Err(Error::argument("no unique id; need at least one from ncclGetUniqueId"));
-        };
+        }
         if ranks == 0 || rank >= ranks {
             return Err(Error::argument(format!(
                 "rank {rank} of {ranks}; need a rank from 0 to below the number of ranks"
             )));
         }
-        ids[1..].iter().try_for_each(UniqueId::retire)?;
         let settings = Settings::load()?;
         crate::telemetry::set_level(settings.debug >= Debug::Version, settings.debug >= Debug::Warn);
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
@@ -45,10 +45,11 @@ impl Communicator {
         let blocking = communicator.shared.config.blocking;
         if group::is_open() || !blocking {
             let background = communicator.begin_background();
+            let ids = ids.to_vec();
             let job = move |dropped: Option<Error>| {
                 let joining = &background.0;
                 let outcome =
-                    dropped.map_or_else(|| joining.join(&id, &settings), |error| joining.refuse(error));
+                    dropped.map_or_else(|| joining.join(&ids, &settings), |error| joining.refuse(error));
                 if let (Err(_), true, Some(failed)) = (&outcome, blocking, failed) {
                     failed();
                 }
@@ -56,7 +57,7 @@ impl Communicator {
             };
             group::defer_or_spawn(&communicator, blocking, "accl-init", Box::new(job))?;
         } else {
-            communicator.join(&id, &settings)?;
+            communicator.join(ids, &settings)?;
         }
         Ok(communicator)
     }
@@ -70,7 +71,7 @@ impl Communicator {
         let jobs = communicators.iter().map(|communicator| {
             let (joining, settings) = (communicator.clone(), settings.clone());
             let join =
-                move |dropped: Option<Error>| dropped.map_or_else(|| joining.join(&id, &settings), Err);
+                move |dropped: Option<Error>| dropped.map_or_else(|| joining.join(&[id], &settings), Err);
             Box::new(join) as group::Job
         });
         group::run_jobs(jobs.collect())?;
@@ -84,15 +85,15 @@ impl Communicator {
     }
 
     /// Joins, and makes a failure the communicator's.
-    fn join(&self, id: &UniqueId, settings: &Settings) -> Result<()> {
-        let outcome = self.try_join(id, settings);
+    fn join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
+        let outcome = self.try_join(ids, settings);
         if let Err(error) = &outcome {
             self.store_error(error);
         }
         outcome
     }
 
-    fn try_join(&self, id: &UniqueId, settings: &Settings) -> Result<()> {
+    fn try_join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
         let give_up = || self.check_abort();
         let request = bootstrap::Request {
             ranks: self.ranks(),
@@ -101,8 +102,8 @@ impl Communicator {
             patience: settings.init_timeout,
             network: &settings.network,
         };
-        let membership = bootstrap::join(id, request, &give_up)?;
-        let (peers, secret) = (membership.peers.clone(), membership.secret);
+        let membership = bootstrap::join(ids, request, &give_up)?;
+        let (peers, secret) = (membership.peers.to_vec(), membership.secret);
         let still_wanted = || self.check_abort().and_then(|()| membership.check_verdict());
         // Data that must cross hosts needs all of them within reach: this is the rank's own part of that.
         let alone = peers.iter().all(|peer| peer.shares_host(&peers[self.rank()]));
@@ -189,9 +190,13 @@ impl Communicator {
         } else {
             Facts::of(settings, shape, &prepared.machine)
         };
+        let mut ways = vec![Way::Itself; peers.len()];
         let fabric = arena.as_ref().map(|arena| {
             let reach: Vec<_> =
                 (0..peers.len()).map(|rank| reach(arena, rank, &peers[rank], &here, settings)).collect();
+            for (rank, way) in ways.iter_mut().enumerate().filter(|(rank, _)| *rank != self.rank()) {
+                *way = Way::of(reach[rank], &peers[rank], &peers[self.rank()], settings);
+            }
             let mut fabric = Fabric::new(arena, self.rank(), &reach, network);
             fabric.watch_peers(watches.iter().map(|peer| peer.watch.clone()));
             fabric
@@ -204,7 +209,7 @@ impl Communicator {
             patience: Patience::for_ranks(local, cpus),
         };
         let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
-        let joined = Joined { seat, peers, secret, facts, _control: control };
+        let joined = Joined { seat, peers, secret, facts, ways, _control: control };
         self.shared
             .joined
             .set(joined)

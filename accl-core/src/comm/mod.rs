@@ -4,6 +4,7 @@
 //! one communicator take turns; different communicators are independent of each other.
 
 mod collectives;
+mod describe;
 mod explain;
 pub mod group;
 mod init;
@@ -13,6 +14,7 @@ mod share;
 mod split;
 
 pub use crate::engine::{Operator, Scale as ScalarSource};
+pub use describe::describe_process;
 pub use explain::Explanation;
 pub use split::SplitDone;
 
@@ -81,6 +83,8 @@ struct Joined {
     facts: Facts,
     /// Of the first rank of a host, where there are several.
     _control: Option<ControlHandle>,
+    /// How data gets to each rank.
+    ways: Vec<describe::Way>,
 }
 
 impl Communicator {

@@ -1,5 +1,5 @@
 //! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`,
-//! `PEER_TIMEOUT`.
+//! `PEER_TIMEOUT`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`.
 //!
 //! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
 //! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
@@ -33,6 +33,33 @@ pub struct Network {
     pub peer_timeout: Option<Duration>,
     /// `SHM_DISABLE`: this process takes itself for a host of its own, and reaches all others by the network.
     pub apart: bool,
+    /// `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`: how fast many ranks come to one root.
+    pub stagger: Stagger,
+}
+
+/// How fast many ranks come to one root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stagger {
+    /// Up to so many ranks come at once.
+    pub threshold_ranks: u32,
+    /// How many come in a second if there are more; 0 for all at once.
+    pub ranks_per_second: u32,
+}
+
+impl Default for Stagger {
+    fn default() -> Self {
+        Self { threshold_ranks: 256, ranks_per_second: 7000 }
+    }
+}
+
+impl Stagger {
+    /// How long a rank waits before it comes.
+    pub fn delay(&self, ranks: usize, rank: usize) -> Duration {
+        if ranks <= self.threshold_ranks as usize || self.ranks_per_second == 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_secs_f64(rank as f64 / f64::from(self.ranks_per_second))
+    }
 }
 
 /// Which interfaces may be used, by name.
@@ -76,6 +103,10 @@ impl Network {
             host_id: read(source, "HOSTID", |text| Ok(text.to_string()))?,
             peer_timeout: source.seconds("PEER_TIMEOUT")?,
             apart: source.switch("SHM_DISABLE")?,
+            stagger: Stagger {
+                threshold_ranks: read(source, "UID_STAGGER_THRESHOLD", number_of)?.unwrap_or(256),
+                ranks_per_second: read(source, "UID_STAGGER_RATE", number_of)?.unwrap_or(7000),
+            },
         })
     }
 }
@@ -139,6 +170,10 @@ fn family_of(text: &str) -> Result<Family> {
         "AF_INET6" => Ok(Family::V6),
         _ => Err(Error::argument("need AF_INET or AF_INET6")),
     }
+}
+
+fn number_of(text: &str) -> Result<u32> {
+    text.trim().parse().map_err(|_| Error::argument("need a number of ranks"))
 }
 
 fn ports_of(text: &str) -> Result<RangeInclusive<u16>> {
@@ -222,7 +257,16 @@ mod tests {
         assert_eq!(load("ACCL_PORT_RANGE", "5000").unwrap().ports, Some(5000..=5000));
         assert_eq!(load("NCCL_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
         assert_eq!(load("NCCL_HOSTID", "a").unwrap().host_id.as_deref(), Some("a"));
+        let stagger = load("NCCL_UID_STAGGER_RATE", "50").unwrap().stagger;
+        assert_eq!(
+            [stagger.delay(256, 255), stagger.delay(257, 100)],
+            [Duration::ZERO, Duration::from_secs(2)]
+        );
+        let stagger = load("NCCL_UID_STAGGER_THRESHOLD", "7").unwrap().stagger;
+        assert_eq!([stagger.delay(8, 7), stagger.delay(7, 6)], [Duration::from_millis(1), Duration::ZERO]);
+        assert_eq!(load("NCCL_UID_STAGGER_RATE", "0").unwrap().stagger.delay(9999, 9), Duration::ZERO);
         for (name, value) in [
+            ("NCCL_UID_STAGGER_RATE", "-1"),
             ("ACCL_PORT_RANGE", "7-5"),
             ("ACCL_PORT_RANGE", "0-5"),
             ("ACCL_PORT_RANGE", "1-70000"),

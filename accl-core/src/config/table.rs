@@ -156,6 +156,13 @@ pub const SETTINGS: &[Setting] = &[
         "figures of the machine that choices are made by: a file; off; measure (once); unset: this boot's, if measured",
     ),
     setting(
+        "UID_STAGGER_RATE",
+        Kind::Text,
+        "7000",
+        "how many ranks a second come to a unique id that many share; 0: all at once",
+    ),
+    setting("UID_STAGGER_THRESHOLD", Kind::Text, "256", "up to how many ranks come to a unique id at once"),
+    setting(
         "WARN_AFTER",
         Kind::Seconds,
         "10",

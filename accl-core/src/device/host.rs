@@ -117,8 +117,8 @@ impl Device for Host {
         source: UserPointer,
         bytes: usize,
     ) -> io::Result<Option<usize>> {
-        // A slice of nothing, too, needs an address that is not null.
-        let body = if bytes == 0 {
+        // A slice of nothing needs an address that is not null.
+        let body: &[u8] = if bytes == 0 {
             &[]
         } else {
             // SAFETY: the maker of `source` promised that it may be read.

@@ -88,6 +88,11 @@ pub fn interface_of(interfaces: &[Interface], ip: IpAddr) -> Option<&str> {
     interfaces.iter().find(has).map(|interface| interface.name.as_str())
 }
 
+/// The interface whose subnet has this address of somebody else.
+pub fn interface_towards(interfaces: &[Interface], ip: IpAddr) -> Option<&str> {
+    interfaces.iter().find(|one| one.up && is_on(one, ip)).map(|interface| interface.name.as_str())
+}
+
 /// True if the address means something only to those on its own link.
 pub fn is_link_local(ip: IpAddr) -> bool {
     match ip {
@@ -206,6 +211,8 @@ mod tests {
         let only: Vec<_> = targets(&peer, 7, &host(), Some(Family::V6));
         assert_eq!(only, ["[fe80::9%4]:7".parse().unwrap()]);
         assert_eq!(interface_of(&host(), "10.1.0.5".parse().unwrap()), Some("eth1"));
+        assert_eq!(interface_towards(&host(), "10.3.0.77".parse().unwrap()), Some("ib0"));
+        assert_eq!(interface_towards(&host(), "10.99.0.1".parse().unwrap()), None);
     }
 
     fn any_interface() -> impl Strategy<Value = Interface> {

@@ -24,7 +24,7 @@ pub(crate) enum Launch {
 
 /// Rank and size variables of launchers, the surest first, and the launcher's name.
 const LAUNCHERS: [(&str, &str, &str); 7] = [
-    ("ACCL_RANK", "ACCL_WORLD", "a person"),
+    ("ACCL_RANK", "ACCL_WORLD", "the command line"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"),
     ("PMI_RANK", "PMI_SIZE", "mpiexec"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun"),
@@ -77,8 +77,8 @@ fn job(get: &dyn Fn(&str) -> Option<String>) -> Option<String> {
 }
 
 fn meeting(get: &dyn Fn(&str) -> Option<String>, size: usize, job: &str) -> Outcome<Meeting> {
-    for name in ["ACCL_BENCH_RENDEZVOUS", "ACCL_ROOT"] {
-        let Some(text) = get(name) else { continue };
+    let rendezvous = ["ACCL_BENCH_RENDEZVOUS", "ACCL_ROOT"];
+    if let Some((name, text)) = rendezvous.iter().find_map(|name| Some((name, get(name)?))) {
         let wrong = || Failure::usage(format!("{name}={text}: host:port of rank 0 was expected"));
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_string();

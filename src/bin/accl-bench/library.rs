@@ -57,8 +57,9 @@ impl Config {
 /// Declares the table of functions: each is looked up by its name, and may be missing.
 macro_rules! functions {
     ($($field:ident = $name:literal ( $($kind:ty),* );)*) => {
-        /// The functions that were found.
+        /// The functions that were found; accl asks for others than accl-bench.
         #[derive(Debug)]
+        #[allow(dead_code, reason = "two programs share this")]
         pub(crate) struct Functions {
             $(pub(crate) $field: Function<unsafe extern "C" fn($($kind),*) -> c_int>,)*
         }
@@ -129,6 +130,7 @@ functions! {
     stream_synchronize = "acclStreamSynchronize" (Stream);
     stream_destroy = "acclStreamDestroy" (Stream);
     explain = "acclExplain" (Comm, *const c_char, usize, c_int, *mut c_char, usize, *mut f64);
+    describe = "acclDescribe" (Comm, *mut c_char, usize);
     tune = "acclTune" (*const c_char, *mut c_char, usize);
 }
 
