@@ -184,7 +184,7 @@ struct Connection {
 
 impl Link {
     /// The socket. None as long as the peer has not dialled, where it is its turn to; otherwise this rank dials, which takes
-    /// as long as it takes. None, too, for a moment after it has come to an end ([`Link::lost`]).
+    /// as long as it takes. None, too, for a moment after it has come to an end (see `lost`).
     pub fn socket(&self) -> Result<Option<BorrowedFd<'_>>> {
         if let Some((since, error)) = self.end.get() {
             return if clock::now() - *since < EXPLANATION_PATIENCE { Ok(None) } else { Err(error.clone()) };
