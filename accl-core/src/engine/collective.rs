@@ -117,7 +117,7 @@ impl CollectiveOp {
     }
 
     fn post(&mut self, endpoint: &mut Endpoint) -> Result<bool> {
-        if self.choice == Choice::Reading {
+        if self.choice == Choice::Reading || self.may_read() {
             return self.post_offer(endpoint);
         }
         let data = match self.choice {
@@ -166,6 +166,13 @@ impl CollectiveOp {
         Ok(true)
     }
 
+    /// Lets go of regions that have ended, by what peers have offered.
+    fn let_go_of_regions(&self, fabric: &mut Fabric, rank: Rank) {
+        for peer in (0..self.ranks).filter(|peer| *peer != rank) {
+            fabric.lent.keep_up(peer, fabric.board.offer(peer, self.sequence).generation);
+        }
+    }
+
     /// Maps the regions that peers have offered, of those whose memory this rank reads.
     fn map_regions(&self, fabric: &mut Fabric, rank: Rank) {
         let reads = |peer: &Rank| reads(self.call.kind, self.call.root, rank, *peer);
@@ -176,6 +183,16 @@ impl CollectiveOp {
                 fabric.lent.map(peer, &fabric.board.regions(peer, self.sequence));
             }
         }
+    }
+
+    /// True if ranks that were to stage their data read it instead, where all of it lies in regions: they hear each other's
+    /// offers, and so come to the same.
+    fn may_read(&self) -> bool {
+        let all_hear = matches!(
+            self.call.kind,
+            Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter
+        );
+        self.choice == Choice::Staging && all_hear
     }
 
     /// The first time, all ranks must hear from all whether they can read each other's memory.
@@ -212,6 +229,16 @@ impl CollectiveOp {
                     Choice::Exchange => Choice::Passing,
                     other => other,
                 };
+            }
+        }
+        if self.may_read() {
+            let board = &endpoint.fabric()?.board;
+            let mapped =
+                |peer| board.offer(peer, sequence).flags & (READS_ALL | REGIONS) == READS_ALL | REGIONS;
+            if (0..self.ranks).all(mapped) {
+                self.choice = Choice::Reading;
+            } else {
+                self.let_go_of_regions(endpoint.fabric()?, rank);
             }
         }
         if self.choice == Choice::Reading {
@@ -293,7 +320,7 @@ impl CollectiveOp {
             Stage::Post => {
                 let bytes = match self.choice {
                     Choice::Exchange => self.call.input_elems(ranks, rank) * self.call.dtype.size_bytes(),
-                    Choice::Reading => size_of::<Regions>(),
+                    Choice::Reading | Choice::Staging => size_of::<Regions>(),
                     _ => 0,
                 };
                 let behind = (self.sequence + 1).saturating_sub(board::lead_for(bytes) as u64);
