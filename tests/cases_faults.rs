@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use support::api::{Comm, IN_PROGRESS, INT32, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM, SYSTEM_ERROR};
 use support::cluster::{Cluster, Rank, Scenario, work};
 
-const SCENARIOS: [(&str, Scenario); 7] = [
+const SCENARIOS: [(&str, Scenario); 9] = [
     ("read_one_way", read_one_way),
     ("abort_behind_another", abort_behind_another),
     ("few_descriptors", few_descriptors),
@@ -22,6 +22,8 @@ const SCENARIOS: [(&str, Scenario); 7] = [
     ("ended_in_its_own_group", ended_in_its_own_group),
     ("lost_before_the_first", lost_before_the_first),
     ("crossed_roots", crossed_roots),
+    ("leave_at_once", leave_at_once),
+    ("abort_in_a_call", abort_in_a_call),
 ];
 
 #[test]
@@ -261,4 +263,69 @@ fn limit(resource: libc::__rlimit_resource_t, most: usize) {
     assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limits) }, 0);
     limits.rlim_cur = (most as libc::rlim_t).min(limits.rlim_max);
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limits) }, 0);
+}
+
+/// What a rank has sent before it left reaches those on other hosts, also where it is the first that they get from it.
+#[test]
+fn who_leaves_after_its_last_call_is_heard() {
+    for (processes, hosts) in [(3, 2), (3, 3), (5, 5)] {
+        Cluster::new(processes, 1).hosts(hosts).ids(25).run("leave_at_once");
+    }
+}
+
+fn leave_at_once(rank: Rank) {
+    for (round, id) in rank.ids.iter().enumerate() {
+        let comm = rank.api.init(rank.ranks, *id, rank.rank);
+        let count = [100, 5_000, 200_000][round % 3];
+        let root = (round % rank.ranks) as c_int;
+        let (mut send, mut recv) = (vec![round as i32 + 1; count], vec![0i32; count * rank.ranks]);
+        let (from, to) = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
+        if round % 2 == 0 {
+            let code = unsafe { (rank.api.ncclBroadcast)(from, to, count, INT32, root, comm, null_mut()) };
+            rank.api.ok(code);
+            assert!(recv[..count].iter().all(|value| *value == round as i32 + 1), "round {round}");
+        } else {
+            let code = unsafe { (rank.api.ncclGather)(from, to, count, INT32, root, comm, null_mut()) };
+            rank.api.ok(code);
+            let got = recv.iter().filter(|value| **value == round as i32 + 1).count();
+            assert_eq!(got, if rank.rank as c_int == root { recv.len() } else { 0 }, "round {round}");
+        }
+        rank.api.destroy(comm);
+    }
+}
+
+/// An abort in the middle of a call is the aborting rank's, also for ranks of other hosts.
+#[test]
+fn who_aborts_is_named_on_other_hosts() {
+    for count in ["10", "500000"] {
+        let cluster = Cluster::new(3, 1).hosts(3).argument(count).env("ACCL_TIMEOUT", 20);
+        cluster.run("abort_in_a_call");
+    }
+}
+
+fn abort_in_a_call(rank: Rank) {
+    let (api, comm) = (rank.api, rank.join());
+    let count: usize = rank.argument.parse().unwrap();
+    let (send, mut recv) = (vec![1i32; count], vec![0i32; count]);
+    if rank.rank == 2 {
+        let handle = comm as usize;
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            unsafe { (api.ncclCommAbort)(handle as Comm) };
+        });
+    }
+    let code = loop {
+        let code = api.all_reduce(&send, &mut recv, INT32, SUM, comm);
+        if code != SUCCESS {
+            break code;
+        }
+    };
+    if rank.rank != 2 {
+        assert_eq!(code, REMOTE_ERROR, "{}", api.error_text());
+        let text = api.error_text();
+        assert!(text.contains("rank 2 (process") && text.contains("aborted the communicator"), "{text}");
+        unsafe { (api.ncclCommAbort)(comm) };
+    } else {
+        std::thread::sleep(Duration::from_millis(300));
+    }
 }

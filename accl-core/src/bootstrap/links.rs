@@ -39,6 +39,17 @@ pub trait LinkSink: Send + Sync + std::fmt::Debug {
     /// keep-alive; nothing was read from it that is not the service's. Called on the service's thread: must not wait.
     /// The same request may come again, when a dialler gave up in the last moment.
     fn accept(&self, request: LinkRequest, socket: OwnedFd);
+
+    /// The connection will be handed over, unless [`LinkSink::forget`] says that it will not. Whoever dialled hears that it
+    /// was let in only after this.
+    fn expect(&self, request: LinkRequest) {
+        let _ = request;
+    }
+
+    /// The connection has broken before it was handed over.
+    fn forget(&self, request: LinkRequest) {
+        let _ = request;
+    }
 }
 
 /// Connections are taken in until this is dropped; the process's TCP port stays open as long.

@@ -373,6 +373,7 @@ impl Worker {
             );
             return Message::Failure(ErrorKind::Remote, text);
         };
+        sink.expect(request);
         client.handover = Some((request, sink));
         Message::LinkAccepted
     }
@@ -420,6 +421,9 @@ impl Worker {
 
     fn drop_client(&mut self, connection: Connection) {
         let Some(client) = self.clients.remove(&connection) else { return };
+        if let Some((request, sink)) = &client.handover {
+            sink.forget(*request);
+        }
         let Stage::Member { token } = client.stage else { return };
         let mut books = self.service.books.lock();
         books.shelves.entry(token).and_modify(|shelving| shelving.shelf.handle_closed(connection));

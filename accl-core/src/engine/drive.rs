@@ -12,6 +12,7 @@ use super::{Operation, Poll};
 use crate::error::{Error, Result};
 use crate::os::futex;
 use crate::sync::wait::{Backoff, Pause};
+use crate::transport::shm::Lane;
 use crate::types::Rank;
 use parking_lot::MutexGuard;
 
@@ -95,6 +96,13 @@ impl Work {
             return Ok(Poll::Done);
         }
         Ok(if advanced { Poll::Advanced } else { Poll::Blocked })
+    }
+
+    /// The kinds of messages that this job waits for.
+    pub(super) fn lanes(&self) -> impl IntoIterator<Item = Lane> + use<> {
+        let collective = self.collective.as_ref().map(|_| Lane::Collective);
+        let transfer = self.transfer.as_ref().map(|_| Lane::PointToPoint);
+        collective.into_iter().chain(transfer)
     }
 
     /// The ranks that this job waits for.
@@ -193,8 +201,14 @@ pub fn run_call(seat: &Seat, call: &Call) -> Result<()> {
 
 /// Records a failure, and takes the links down: the caller gets its buffers back.
 pub(super) fn fail(seat: &Seat, endpoint: &mut Endpoint, error: Error) -> Error {
+    let aborted = seat.check_abort().is_err();
     let error = seat.fail(error);
-    endpoint.close_failed(&error);
+    if aborted {
+        // Peers hear that this rank has aborted, which is all that concerns them.
+        endpoint.close();
+    } else {
+        endpoint.close_failed(&error);
+    }
     error
 }
 

@@ -201,9 +201,12 @@ impl Fabric {
         self.board.has(peer)
     }
 
-    /// True if what a rank of another host has sent before it left may still be on its way.
-    pub(crate) fn hears(&self, peer: Rank) -> bool {
-        self.collective.is_open(peer) || self.point_to_point.is_open(peer)
+    /// True if what a rank of another host has sent before it left may still be on its way, in messages of this kind.
+    pub(crate) fn hears(&self, peer: Rank, kind: Lane) -> bool {
+        match kind {
+            Lane::Collective => self.collective.is_open(peer),
+            Lane::PointToPoint => self.point_to_point.is_open(peer),
+        }
     }
 
     /// Before this rank sleeps: has its bell rung when a connection is ready that it may wait for.

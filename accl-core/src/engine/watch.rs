@@ -38,10 +38,11 @@ impl Stall {
     /// Looks for reasons to give up. Called when nothing has moved for a while, before every sleep.
     pub(crate) fn examine(&mut self, seat: &Seat, endpoint: &mut Endpoint, work: &Work) -> Result<()> {
         seat.check_abort()?;
-        if let Some(error) = self.suspect.take() {
-            return Err(error);
-        }
+        let suspected = self.suspect.take().is_some();
         if let Some(error) = seat.error() {
+            if suspected {
+                return Err(error);
+            }
             self.suspect = Some(error);
             return Ok(());
         }
@@ -52,7 +53,10 @@ impl Stall {
         missing.sort_unstable();
         missing.dedup();
         self.tell(seat, endpoint, work, missing.first().copied());
-        self.suspect = lost_peer(seat, work, endpoint, &missing);
+        match lost_peer(seat, work, endpoint, &missing) {
+            Some(error) if suspected => return Err(error),
+            lost => self.suspect = lost,
+        }
         let waited = now - since;
         if let Some(limit) = seat.limits.timeout.filter(|limit| waited >= *limit) {
             let text = format!(
@@ -112,7 +116,10 @@ fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) ->
     };
     for peer in missing.iter().copied() {
         // What a rank has sent before it left is not lost on a slow way from host to host.
-        let hears = || endpoint.fabric.as_ref().is_some_and(|fabric| fabric.hears(peer));
+        let hears = || {
+            let fabric = endpoint.fabric.as_ref();
+            fabric.is_some_and(|fabric| work.lanes().into_iter().any(|kind| fabric.hears(peer, kind)))
+        };
         match arena.state_of(peer) {
             RankState::Aborted => return lost(peer, "aborted the communicator"),
             RankState::Left if !hears() => return lost(peer, "destroyed its communicator"),

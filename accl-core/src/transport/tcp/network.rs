@@ -80,16 +80,31 @@ impl World {
 #[derive(Debug)]
 struct Inbox {
     arrived: Mutex<HashMap<(u32, u8), OwnedFd>>,
+    /// Those that are about to arrive: the dialler may already have sent all that it has to send.
+    coming: Mutex<Vec<(u32, u8)>>,
     world: Arc<World>,
 }
 
 impl LinkSink for Inbox {
     fn accept(&self, request: LinkRequest, socket: OwnedFd) {
         self.arrived.lock().insert((request.from_rank, request.purpose), socket);
+        self.forget(request);
         if request.purpose == control::PURPOSE {
             wake::tell(&self.world.arena);
         } else {
             self.world.arena.block(self.world.rank).bell.ring();
+        }
+    }
+
+    fn expect(&self, request: LinkRequest) {
+        self.coming.lock().push((request.from_rank, request.purpose));
+    }
+
+    fn forget(&self, request: LinkRequest) {
+        let mut coming = self.coming.lock();
+        let key = (request.from_rank, request.purpose);
+        if let Some(index) = coming.iter().position(|one| *one == key) {
+            coming.swap_remove(index);
         }
     }
 }
@@ -106,7 +121,8 @@ impl Network {
     ) -> Result<Arc<Self>> {
         let world = Arc::new(world);
         let secret = bootstrap::link_secret(secret);
-        let inbox = Arc::new(Inbox { arrived: Mutex::default(), world: world.clone() });
+        let inbox =
+            Arc::new(Inbox { arrived: Mutex::default(), coming: Mutex::default(), world: world.clone() });
         let expectation = bootstrap::expect_links(secret, world.rank as u32, inbox.clone())?;
         let dial_patience = timeout.map_or(DIAL_PATIENCE, |timeout| timeout.min(DIAL_PATIENCE));
         let network =
@@ -132,6 +148,13 @@ impl Network {
     /// The connection that a peer has dialled, if it has.
     pub(super) fn arrived(&self, peer: Rank, purpose: u8) -> Option<OwnedFd> {
         self.inbox.arrived.lock().remove(&(peer as u32, purpose))
+    }
+
+    /// True if a connection has come from a peer, or is about to, and was not looked at.
+    fn is_dialled(&self, peer: Rank, purpose: u8) -> bool {
+        let key = (peer as u32, purpose);
+        // In this order: a connection is in both for a moment, never in none.
+        self.inbox.coming.lock().contains(&key) || self.inbox.arrived.lock().contains_key(&key)
     }
 
     /// The link to a peer for one kind of messages, not connected yet.
@@ -249,7 +272,8 @@ impl Link {
 
     /// True if something may still come on it, or has come and was not looked at.
     pub fn is_open(&self) -> bool {
-        self.connection.get().is_some() && self.end.get().is_none()
+        let dialled = || self.network.is_dialled(self.peer, self.lane as u8);
+        self.end.get().is_none() && (self.connection.get().is_some() || dialled())
     }
 
     /// The same, if it is there.
