@@ -100,35 +100,14 @@ impl Host {
 
     fn operate(&self, operation: &str, bytes: usize, send: &[f32], recv: &mut [f32]) {
         let (count, comm) = (bytes / 4, self.comm);
+        let (from, to) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
+        let reduces = if operation == "allreduce" { ncclAllReduce } else { ncclReduceScatter };
         // SAFETY: both buffers hold twice as many elements.
         check(unsafe {
-            match operation {
-                "allreduce" => ncclAllReduce(
-                    send.as_ptr().cast(),
-                    recv.as_mut_ptr().cast(),
-                    count,
-                    ncclFloat32,
-                    ncclSum,
-                    comm,
-                    null_mut(),
-                ),
-                "allgather" => ncclAllGather(
-                    send.as_ptr().cast(),
-                    recv.as_mut_ptr().cast(),
-                    count,
-                    ncclFloat32,
-                    comm,
-                    null_mut(),
-                ),
-                _ => ncclReduceScatter(
-                    send.as_ptr().cast(),
-                    recv.as_mut_ptr().cast(),
-                    count,
-                    ncclFloat32,
-                    ncclSum,
-                    comm,
-                    null_mut(),
-                ),
+            if operation == "allgather" {
+                ncclAllGather(from, to, count, ncclFloat32, comm, null_mut())
+            } else {
+                reduces(from, to, count, ncclFloat32, ncclSum, comm, null_mut())
             }
         });
         assert_eq!(recv[count - 1], if operation == "allgather" { 1.0 } else { 2.0 });
