@@ -1,9 +1,11 @@
-//! Connections for data between ranks of several hosts, made by the core itself: the C interface has no use for them yet.
+//! Connections for data between ranks of several hosts, made by the core itself, without a transport that uses them.
 
 use super::job::{Job, Rank, Scenario};
 use super::namespaces::Net;
 use super::support::api::UniqueId;
-use accl_core::bootstrap::{self, LinkRequest, LinkSink, Request, dial_link, expect_links, link_secret};
+use accl_core::bootstrap::{
+    self, LinkRequest, LinkSink, Membership, Request, dial_link, expect_links, link_secret,
+};
 use accl_core::config::Network;
 use accl_core::os::socket;
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,16 +41,21 @@ impl Guests {
     }
 }
 
-/// Every rank learns who the others are, the same as all of them.
-fn join_all(rank: Rank) {
-    let network = Network::load().unwrap();
+/// Joins by an id that rank 0 makes.
+fn join<'a>(rank: &Rank, network: &'a Network) -> Membership<'a> {
     if rank.rank == 0 {
         rank.publish(&UniqueId(bootstrap::UniqueId::create().unwrap().0));
     }
     let id = bootstrap::UniqueId(rank.published_id().0);
     let patience = Some(Duration::from_secs(60));
-    let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network: &network };
-    let membership = bootstrap::join(&[id], request, &|| Ok(())).unwrap();
+    let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network };
+    bootstrap::join(&[id], request, &|| Ok(())).unwrap()
+}
+
+/// Every rank learns who the others are, the same as all of them.
+fn join_all(rank: Rank) {
+    let network = Network::load().unwrap();
+    let membership = join(&rank, &network);
     let processes: std::collections::BTreeSet<_> =
         membership.peers.iter().map(|peer| peer.place.process).collect();
     assert_eq!(processes.len(), rank.ranks);
@@ -61,13 +68,7 @@ fn link_all(rank: Rank) {
     let never = || Ok(());
     let soon = || Instant::now() + Duration::from_secs(60);
     let network = Network::load().unwrap();
-    if rank.rank == 0 {
-        rank.publish(&UniqueId(bootstrap::UniqueId::create().unwrap().0));
-    }
-    let id = bootstrap::UniqueId(rank.published_id().0);
-    let patience = Some(Duration::from_secs(60));
-    let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network: &network };
-    let membership = bootstrap::join(&[id], request, &never).unwrap();
+    let membership = join(&rank, &network);
     membership.check_reachable().unwrap();
     let (peers, secret) = (membership.peers.clone(), link_secret(membership.secret));
     let guests = Arc::new(Guests::default());

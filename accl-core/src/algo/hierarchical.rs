@@ -49,6 +49,18 @@ impl Layout {
         &self.hosts[self.host_of[rank]]
     }
 
+    /// In what form `rank` brings its host's data to others: folded, unless there is nobody to fold with.
+    fn brings(&self, rank: Rank) -> Buffer {
+        if self.neighbours(rank).len() == 1 { Buffer::Input } else { Buffer::Partial }
+    }
+
+    /// What the ranks of a host bring to `rank`, one of them: the same elements of each one's input.
+    fn everybody(&self, rank: Rank, own: Span) -> impl Iterator<Item = Operand> {
+        self.neighbours(rank).iter().map(move |peer| {
+            if *peer == rank { Operand::Local(own) } else { Operand::Peer(*peer, Buffer::Input) }
+        })
+    }
+
     /// The rank of `host` that stands for it where `rank` is concerned: the same for none of a host's ranks more often
     /// than needed.
     fn agent(&self, host: usize, rank: Rank) -> Rank {
@@ -140,17 +152,14 @@ impl Teams<'_> {
     /// What a team's member does with a window: folds what its host has, and takes part between the hosts.
     fn fold_and_carry(&self, team: &[Rank], part: &Range<usize>, window: usize, plan: &mut Plan) {
         let request = self.request;
-        let locals = self.layout.neighbours(request.rank);
         if window > 0 {
             // Scratch memory is used again. Who was sent something from there depends on the plan between the hosts.
             team.iter().filter(|peer| **peer != request.rank).for_each(|peer| plan.drain(*peer));
         }
-        let held = if locals.len() == 1 { Span::input(part.clone()) } else { Span::partial(0..part.len()) };
-        if held.buffer == Buffer::Partial {
-            let operands = locals.iter().map(|peer| {
-                let own = Operand::Local(Span::input(part.clone()));
-                if *peer == request.rank { own } else { Operand::Peer(*peer, Buffer::Input) }
-            });
+        let mut held = Span::input(part.clone());
+        if self.layout.brings(request.rank) == Buffer::Partial {
+            let operands = self.layout.everybody(request.rank, held);
+            held = Span::partial(0..part.len());
             plan.partial_elems = plan.partial_elems.max(part.len());
             plan.reduce(operands, held);
         }
@@ -172,9 +181,7 @@ impl Teams<'_> {
         };
         let mut between = Plan::default();
         inner.plan(self.between, &mut between);
-        let brings = |member: usize| {
-            if self.layout.neighbours(team[member]).len() == 1 { Buffer::Input } else { Buffer::Partial }
-        };
+        let brings = |member: usize| self.layout.brings(team[member]);
         embed(
             &between,
             &Embedding {
@@ -290,13 +297,8 @@ fn reduce_scatter(request: &Request, layout: &Layout, plan: &mut Plan) {
     // Ranks of other hosts for whom this one folds what its host has.
     let clients: Vec<Rank> =
         (0..request.ranks).filter(elsewhere).filter(|owner| layout.agent(host, *owner) == rank).collect();
-    let everybody = |owner: Rank, index: usize| {
-        locals.iter().map(move |peer| {
-            let own = Operand::Local(Span::input(part(owner, index)));
-            if *peer == rank { own } else { Operand::Peer(*peer, Buffer::Input) }
-        })
-    };
-    let folds = locals.len() > 1;
+    let everybody = |owner, index| layout.everybody(rank, Span::input(part(owner, index)));
+    let folds = layout.brings(rank) == Buffer::Partial;
     plan.partial_elems = if folds { clients.len() * size } else { 0 };
     for index in 0..segments(&all, size) {
         for owner in owners.iter().copied() {
@@ -318,12 +320,12 @@ fn reduce_scatter(request: &Request, layout: &Layout, plan: &mut Plan) {
             plan.send(*client, sum);
         }
         let mut operands = Vec::new();
-        for (number, ranks) in layout.hosts.iter().enumerate() {
+        for number in 0..layout.hosts.len() {
             if number == host {
                 operands.extend(everybody(rank, index));
             } else {
-                let form = if ranks.len() == 1 { Buffer::Input } else { Buffer::Partial };
-                operands.push(Operand::Peer(layout.agent(number, rank), form));
+                let agent = layout.agent(number, rank);
+                operands.push(Operand::Peer(agent, layout.brings(agent)));
             }
         }
         plan.reduce(operands, Span::output(segment(&all, size, index)));

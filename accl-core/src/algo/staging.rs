@@ -47,6 +47,13 @@ fn staged(start: usize, count: usize) -> Span {
     Span::staging(start..start + count)
 }
 
+/// All inputs, in rank order: this rank's own where it is, the others' where they have staged them.
+fn everybody(request: &Request, own: Span, place: Span) -> impl Iterator<Item = Operand> {
+    let rank = request.rank;
+    (0..request.ranks)
+        .map(move |peer| if peer == rank { Operand::Local(own) } else { Operand::Remote(peer, place) })
+}
+
 /// Tells that this rank is through with a round, and waits until all others are: they have told as often.
 fn meet(request: &Request, tells: usize, plan: &mut Plan) {
     plan.tell();
@@ -119,13 +126,7 @@ impl Folds {
     fn fold(self, request: &Request, index: usize, wanted: bool, plan: &mut Plan) {
         let chunk = self.chunk(request, index, request.rank);
         let place = self.input_place(request, index, &chunk);
-        let operands = (0..request.ranks).map(|peer| {
-            if peer == request.rank {
-                Operand::Local(Span::input(chunk.clone()))
-            } else {
-                Operand::Remote(peer, place)
-            }
-        });
+        let operands = everybody(request, Span::input(chunk.clone()), place);
         if request.kind == Collective::Reduce && wanted {
             return plan.reduce(operands, Span::output(chunk.clone()));
         }
@@ -155,14 +156,7 @@ fn reduce_scatter(request: &Request, plan: &mut Plan) {
             let part = segment(&all, size, index);
             let own = shifted(&part, request.block(request.rank).start);
             let source = place(index, request.rank, part.len());
-            let operands = (0..request.ranks).map(|peer| {
-                if peer == request.rank {
-                    Operand::Local(Span::input(own.clone()))
-                } else {
-                    Operand::Remote(peer, source)
-                }
-            });
-            plan.reduce(operands, Span::output(part));
+            plan.reduce(everybody(request, Span::input(own), source), Span::output(part));
         }
         if round < segments {
             let part = segment(&all, size, round);

@@ -63,7 +63,7 @@ impl PeerRecord {
 
     /// True if both may share memory: they could, and are not told to be on different hosts (HOSTID).
     pub fn shares_host(&self, other: &Self) -> bool {
-        self.place.shares_host(&other.place) && self.host_id == other.host_id
+        self.home() == other.home()
     }
 
     /// What is told of the addresses, and of the host's name.
@@ -83,6 +83,11 @@ impl PeerRecord {
             }
             _ => NEW_HOST,
         }
+    }
+
+    /// Its host: equal for all who may share memory.
+    pub fn home(&self) -> (u64, u64, Option<u64>) {
+        (self.place.kernel, self.place.network, self.host_id)
     }
 
     /// Who that is, for people.

@@ -185,7 +185,7 @@ impl Communicator {
         let network = prepared.network.take();
         let control = join_hosts(network.as_ref(), &watches)?;
         let facts = if network.is_some() {
-            let hosts: Vec<_> = peers.iter().map(|peer| (peer.place.neighbourhood(), peer.host_id)).collect();
+            let hosts: Vec<_> = peers.iter().map(PeerRecord::home).collect();
             Facts::between_hosts(settings, Layout::of(&hosts), shape, &prepared.machine)
         } else {
             Facts::of(settings, shape, &prepared.machine)
