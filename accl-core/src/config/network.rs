@@ -1,5 +1,5 @@
 //! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`,
-//! `PEER_TIMEOUT`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`.
+//! `PEER_TIMEOUT`, `TCP_CONGESTION`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`.
 //!
 //! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
 //! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
@@ -31,6 +31,8 @@ pub struct Network {
     pub host_id: Option<String>,
     /// `PEER_TIMEOUT`: how long a host may be silent before its ranks are lost; `None` is for ever.
     pub peer_timeout: Option<Duration>,
+    /// `TCP_CONGESTION`: the congestion control of connections that carry data; none leaves the choice to us.
+    pub congestion_control: Option<String>,
     /// `SHM_DISABLE`: this process takes itself for a host of its own, and reaches all others by the network.
     pub apart: bool,
     /// `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`: how fast many ranks come to one root.
@@ -102,6 +104,7 @@ impl Network {
             comm_id: read(source, "COMM_ID", RootAddress::parse)?,
             host_id: read(source, "HOSTID", |text| Ok(text.to_string()))?,
             peer_timeout: source.seconds("PEER_TIMEOUT")?,
+            congestion_control: read(source, "TCP_CONGESTION", |text| Ok(text.to_string()))?,
             apart: source.switch("SHM_DISABLE")?,
             stagger: Stagger {
                 threshold_ranks: read(source, "UID_STAGGER_THRESHOLD", number_of)?.unwrap_or(256),

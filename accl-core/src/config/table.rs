@@ -148,6 +148,12 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "from how many bytes on results are stored past the caches; unset: as the model says",
     ),
+    setting(
+        "TCP_CONGESTION",
+        Kind::Text,
+        "",
+        "congestion control of connections that carry data; unset: the system's, and near hosts without pacing (no BBR)",
+    ),
     setting("TIMEOUT", Kind::Seconds, "0", "how long an operation may stand still before it fails"),
     setting(
         "TUNE",

@@ -268,6 +268,17 @@ pub struct Hearing {
 
 /// What the kernel knows of a connection; none if it is no TCP connection, or the kernel does not say.
 pub fn hearing(socket: BorrowedFd<'_>) -> Option<Hearing> {
+    let info = tcp_info(socket)?;
+    let silence = Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into());
+    Some(Hearing { silence, is_due: info.tcpi_unacked > 0 || info.tcpi_probes > 0 })
+}
+
+/// How far the other end of a connection is: the smoothed time from a packet to its acknowledgement.
+pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
+    tcp_info(socket).map(|info| Duration::from_micros(info.tcpi_rtt.into())).filter(|time| !time.is_zero())
+}
+
+fn tcp_info(socket: BorrowedFd<'_>) -> Option<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the call writes at most `bytes` bytes, and says how many it wrote.
@@ -280,13 +291,27 @@ pub fn hearing(socket: BorrowedFd<'_>) -> Option<Hearing> {
             &raw mut bytes,
         )
     };
-    if code != 0 {
-        return None;
-    }
     // SAFETY: zero or what the kernel wrote: all fields are numbers.
-    let info = unsafe { info.assume_init() };
-    let silence = Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into());
-    Some(Hearing { silence, is_due: info.tcpi_unacked > 0 || info.tcpi_probes > 0 })
+    (code == 0).then(|| unsafe { info.assume_init() })
+}
+
+/// Round trips below this are those of one site.
+const NEAR: Duration = Duration::from_millis(5);
+/// What Linux uses for connections where nobody has chosen anything else, and what it always has.
+const USUAL: [&str; 2] = ["cubic", "reno"];
+
+/// Has a connection use the congestion control of this name. Where none is named, one that is far goes by what the system is set to;
+/// near ones keep what [`open`] gave them.
+pub fn set_congestion_control(socket: BorrowedFd<'_>, named: Option<&str>) -> io::Result<()> {
+    if let Some(name) = named {
+        return Ok(sockopt::set_tcp_congestion(socket, name)?);
+    }
+    if round_trip(socket).is_some_and(|time| time >= NEAR) {
+        let of_system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+        // As it is is good enough, too.
+        let _ = of_system.map(|name| sockopt::set_tcp_congestion(socket, name.trim()));
+    }
+    Ok(())
 }
 
 /// Waits until one of the sockets can be read (or written, where that is asked for), for at most `timeout`; which ones.
@@ -304,10 +329,19 @@ pub fn wait_any(sockets: &[(BorrowedFd<'_>, bool)], timeout: Duration) -> Result
     }
 }
 
+/// A socket that does not pace. Some systems use BBR for everything, which hands packets to the network when its clock says so. That
+/// serves long ways; between neighbours the timer and what it reorders cost half of the bandwidth (docs/performance.md). A socket that
+/// has begun to pace never stops, so it is too late when the distance is known; [`set_congestion_control`] goes the other way.
 fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, Some(rustix::net::ipproto::TCP))?)
+    let socket =
+        rustix::net::socket_with(family, SocketType::STREAM, flags, Some(rustix::net::ipproto::TCP))?;
+    if sockopt::tcp_congestion(&socket).is_ok_and(|name| name.starts_with("bbr")) {
+        // Where the kernel has none of them to give, it stays.
+        let _ = USUAL.iter().any(|name| sockopt::set_tcp_congestion(&socket, name).is_ok());
+    }
+    Ok(socket)
 }
 
 #[cfg(test)]
@@ -364,5 +398,23 @@ mod tests {
         let scoped = resolve("fe80::1%1", 7).unwrap();
         assert!(matches!(scoped[..], [SocketAddr::V6(address)] if address.scope_id() == 1), "{scoped:?}");
         assert!(resolve("fe80::1%none", 7).is_err());
+    }
+
+    #[test]
+    fn near_connections_do_not_pace_and_names_are_obeyed() {
+        let listener = listen_at((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let near = start_connect(listener.local_addr().unwrap()).unwrap();
+        wait_any(&[(listener.as_fd(), false)], Duration::from_secs(20)).unwrap();
+        let taken = OwnedFd::from(listener.accept().unwrap().0);
+        for end in [&near, &taken] {
+            set_congestion_control(end.as_fd(), None).unwrap();
+            let name = sockopt::tcp_congestion(end).unwrap();
+            assert!(!name.starts_with("bbr"), "{name}");
+            set_congestion_control(end.as_fd(), Some("reno")).unwrap();
+            assert_eq!(sockopt::tcp_congestion(end).unwrap(), "reno");
+            set_congestion_control(end.as_fd(), Some("nonesuch")).unwrap_err();
+        }
+        let time = round_trip(near.as_fd()).unwrap();
+        assert!(time < Duration::from_secs(1), "{time:?}");
     }
 }

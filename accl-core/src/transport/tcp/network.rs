@@ -239,6 +239,13 @@ impl Link {
         if let Some(patience) = world.patience {
             network::keep_alive(socket.as_fd(), patience);
         }
+        let named = self.network.settings.congestion_control.as_deref();
+        network::set_congestion_control(socket.as_fd(), named).map_err(|error| {
+            let name = named.unwrap_or_default();
+            Error::usage(format!(
+                "the setting TCP_CONGESTION names {name}, which the kernel refuses: {error}"
+            ))
+        })?;
         let listened = Listened {
             socket: Arc::downgrade(&socket),
             peer: self.peer,
