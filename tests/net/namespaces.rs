@@ -93,6 +93,15 @@ impl Net {
         }
     }
 
+    /// Lets no more than `rate` ("1gbit", say) leave by an interface.
+    pub(crate) fn shape(&self, host: usize, interface: &str, rate: &str) {
+        self.tool(
+            host,
+            "tc",
+            &format!("qdisc add dev {interface} root tbf rate {rate} burst 256kb latency 50ms"),
+        );
+    }
+
     /// An interface that is up, has a carrier, and leads nowhere.
     pub(crate) fn decoy(&self, host: usize, name: &str, addresses: &[&str]) {
         self.ip(host, &format!("link add {name} type veth peer name {name}x"));
@@ -149,6 +158,11 @@ impl Net {
             "echo host{host} > /proc/sys/kernel/hostname; mount -t tmpfs shm /dev/shm 2>/dev/null; exec \"$0\" \"$@\""
         ));
         command
+    }
+
+    /// What the host's namespace is called.
+    pub(crate) fn name(&self, host: usize) -> &str {
+        &self.hosts[host]
     }
 
     fn inside(&self, host: usize) -> Command {

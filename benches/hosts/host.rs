@@ -1,46 +1,30 @@
-//! How near operations between two hosts come to what their bytes take on a plain connection.
-//!
-//! `cargo bench --bench hosts` makes two network namespaces on one cable and a process in each (needs root), and
-//! measures in turn: a two-way stream of as many bytes as an operation has to send each way, and the operation. Prints
-//! microseconds for both (medians) and stream / operation: 1 is the speed of the stream.
+//! One of the two processes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-// Made for tests, which need more of it.
-#[allow(dead_code)]
-#[path = "../tests/net/namespaces.rs"]
-mod namespaces;
-
-use accl_sys::abi::{ncclComm_t, ncclFloat32, ncclSuccess, ncclSum, ncclUniqueId};
+use accl_sys::abi::{ncclComm_t, ncclFloat32, ncclMax, ncclSuccess, ncclSum, ncclUniqueId};
 use accl_sys::collectives::{ncclAllGather, ncclAllReduce, ncclReduceScatter};
 use accl_sys::management::{ncclCommInitRank, ncclGetUniqueId};
-use namespaces::Net;
 use std::ffi::c_void;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const RANK: &str = "HOSTS_RANK";
 const PLACE: &str = "10.9.0.1:7000";
-/// Bytes each way.
-const SIZES: [usize; 8] = [8, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20];
-const OPERATIONS: [&str; 3] = ["allreduce", "allgather", "reducescatter"];
 
 fn check(code: u32) {
     assert_eq!(code, ncclSuccess);
 }
 
 /// One process.
-struct Host {
+pub(crate) struct Host {
     comm: ncclComm_t,
     stream: TcpStream,
-    rank: usize,
+    pub(crate) rank: usize,
 }
 
 impl Host {
     /// The id travels on the plain connection.
-    fn join(rank: usize) -> Self {
+    pub(crate) fn join(rank: usize) -> Self {
         let mut id = ncclUniqueId { internal: [0; 128] };
         let bytes: *mut [u8; 128] = (&raw mut id.internal).cast();
         let stream = if rank == 0 {
@@ -71,7 +55,7 @@ impl Host {
         Self { comm, stream, rank }
     }
 
-    fn meet(&self) {
+    pub(crate) fn meet(&self) {
         let (one, mut two) = (1.0f32, 0.0f32);
         // SAFETY: one element each.
         check(unsafe {
@@ -81,7 +65,7 @@ impl Host {
     }
 
     /// All of `send` goes out and as much comes in; sleeps only when neither can move.
-    fn exchange(&mut self, send: &[u8], recv: &mut [u8]) {
+    pub(crate) fn exchange(&mut self, send: &[u8], recv: &mut [u8]) {
         let (mut sent, mut received) = (0, 0);
         let tried = |result: std::io::Result<usize>| match result {
             Ok(count) => count,
@@ -98,7 +82,7 @@ impl Host {
         }
     }
 
-    fn operate(&self, operation: &str, bytes: usize, send: &[f32], recv: &mut [f32]) {
+    pub(crate) fn operate(&self, operation: &str, bytes: usize, send: &[f32], recv: &mut [f32]) {
         let (count, comm) = (bytes / 4, self.comm);
         let (from, to) = (send.as_ptr().cast(), recv.as_mut_ptr().cast());
         let reduces = if operation == "allreduce" { ncclAllReduce } else { ncclReduceScatter };
@@ -113,34 +97,14 @@ impl Host {
         assert_eq!(recv[count - 1], if operation == "allgather" { 1.0 } else { 2.0 });
     }
 
-    fn measure(&mut self) {
-        for operation in OPERATIONS {
-            for bytes in SIZES {
-                let repeats = (8 << 20) / bytes.clamp(8 << 10, 8 << 20);
-                let rounds = if bytes > 1 << 20 { 7 } else { 21 };
-                let (send, mut recv) = (vec![1.0f32; bytes / 2], vec![0.0f32; bytes / 2]);
-                let (out, mut back) = (vec![1u8; bytes], vec![0u8; bytes]);
-                let (mut plain, mut ours) = (Vec::new(), Vec::new());
-                for _ in 0..rounds {
-                    self.meet();
-                    let begin = Instant::now();
-                    (0..repeats).for_each(|_| self.exchange(&out, &mut back));
-                    plain.push(begin.elapsed().as_secs_f64() * 1e6 / repeats as f64);
-                    self.meet();
-                    let begin = Instant::now();
-                    (0..repeats).for_each(|_| self.operate(operation, bytes, &send, &mut recv));
-                    ours.push(begin.elapsed().as_secs_f64() * 1e6 / repeats as f64);
-                }
-                if self.rank == 0 {
-                    let median = |times: &mut Vec<f64>| {
-                        times.sort_by(f64::total_cmp);
-                        times[times.len() / 2]
-                    };
-                    let (plain, ours) = (median(&mut plain), median(&mut ours));
-                    println!("{operation:14}{bytes:>10}{plain:>12.1}{ours:>12.1}{:>8.2}", plain / ours);
-                }
-            }
-        }
+    /// The larger of what both hosts say.
+    pub(crate) fn slowest(&self, time: f64) -> f64 {
+        let (mine, mut both) = (time as f32, 0.0f32);
+        // SAFETY: one element each.
+        check(unsafe {
+            ncclAllReduce(place(&mine), room(&mut both), 1, ncclFloat32, ncclMax, self.comm, null_mut())
+        });
+        both.into()
     }
 }
 
@@ -150,23 +114,4 @@ fn place(value: &f32) -> *const c_void {
 
 fn room(value: &mut f32) -> *mut c_void {
     std::ptr::from_mut(value).cast()
-}
-
-fn main() {
-    if let Ok(rank) = std::env::var(RANK) {
-        return Host::join(rank.parse().unwrap()).measure();
-    }
-    let Some(net) = Net::two() else { return };
-    println!(
-        "# two hosts on one cable; bytes each way, µs of the stream, µs of the operation, stream / operation"
-    );
-    let start = |host: usize| {
-        let mut command = net.command(host);
-        command.arg(std::env::current_exe().unwrap()).env(RANK, host.to_string());
-        command.spawn().unwrap()
-    };
-    let mut hosts = [start(0), start(1)];
-    for host in &mut hosts {
-        assert!(host.wait().unwrap().success());
-    }
 }
