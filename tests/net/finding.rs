@@ -22,7 +22,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
 ];
 
 /// Joins, and adds up numbers.
-fn meet_by(rank: &Rank, id: UniqueId) {
+pub(super) fn meet_by(rank: &Rank, id: UniqueId) {
     let comm = rank.join(id);
     let sum: i32 = (1..=rank.ranks as i32).sum();
     for count in [1, 1000, 100_000] {

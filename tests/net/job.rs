@@ -114,6 +114,10 @@ pub(crate) struct Job<'a> {
     scenario: &'a str,
     hosts: Vec<usize>,
     environment: Vec<(Option<usize>, String, String)>,
+    /// What each rank has for itself, as options of `unshare`.
+    apart: String,
+    /// What hosts call themselves, if not as usual.
+    names: Option<[String; 2]>,
     file: PathBuf,
 }
 
@@ -126,7 +130,15 @@ impl<'a> Job<'a> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let file = std::env::temp_dir().join(format!("accl-net-{}-{number}", std::process::id()));
-        Self { net, scenario, hosts: hosts.to_vec(), environment: Vec::new(), file }
+        Self {
+            net,
+            scenario,
+            hosts: hosts.to_vec(),
+            environment: Vec::new(),
+            apart: String::new(),
+            names: None,
+            file,
+        }
     }
 
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
@@ -137,6 +149,18 @@ impl<'a> Job<'a> {
     /// What the scenario is to be like.
     pub(crate) fn argument(self, argument: &str) -> Self {
         self.env(ARGUMENT, argument)
+    }
+
+    /// Gives each rank namespaces of its own, by options of `unshare`.
+    pub(crate) fn apart(mut self, options: &str) -> Self {
+        self.apart = options.to_string();
+        self
+    }
+
+    /// Gives the two hosts these names.
+    pub(crate) fn named(mut self, one: &str, other: &str) -> Self {
+        self.names = Some([one.to_string(), other.to_string()]);
+        self
     }
 
     /// Starts all ranks, and waits until they are ready.
@@ -171,6 +195,13 @@ impl<'a> Job<'a> {
     /// Starts a process that runs another scenario, on any host.
     pub(crate) fn start_as(&self, scenario: &str, host: usize, rank: usize) -> Process {
         let mut command: Command = self.net.command(host);
+        if let Some(names) = &self.names {
+            let script = format!("echo {} > /proc/sys/kernel/hostname; exec \"$0\" \"$@\"", names[host]);
+            command.args(["sh", "-c", &script]);
+        }
+        if !self.apart.is_empty() {
+            command.arg("unshare").args(self.apart.split_whitespace());
+        }
         command.arg(std::env::current_exe().unwrap());
         command.args(["worker", "--exact", "--nocapture", "--test-threads=1"]);
         for (name, _) in std::env::vars() {

@@ -5,8 +5,10 @@
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod doors;
 mod failures;
 mod finding;
+mod hosts;
 mod job;
 mod links;
 mod namespaces;
@@ -16,5 +18,11 @@ mod support;
 /// Runs a rank in a process of its own, when a test has started this program again.
 #[test]
 fn worker() {
-    job::work(&[failures::SCENARIOS, finding::SCENARIOS, links::SCENARIOS]);
+    job::work(&[
+        doors::SCENARIOS,
+        failures::SCENARIOS,
+        finding::SCENARIOS,
+        hosts::SCENARIOS,
+        links::SCENARIOS,
+    ]);
 }

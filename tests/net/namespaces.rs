@@ -94,6 +94,7 @@ impl Net {
     }
 
     /// Lets no more than `rate` ("1gbit", say) leave by an interface.
+    #[allow(dead_code)]
     pub(crate) fn shape(&self, host: usize, interface: &str, rate: &str) {
         self.tool(
             host,

@@ -5,7 +5,7 @@ use super::wire::{HOST_BYTES, MOST_ADDRESSES, PeerRecord};
 use crate::config::Network;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{network, process};
-use crate::topo::{Place, candidates, fnv1a};
+use crate::topo::{Candidate, Place, candidates, fnv1a};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,17 +28,22 @@ impl Presence {
     pub fn of(settings: &Network) -> Result<Self> {
         let service = Service::of_process()?;
         let host_id = host_id(settings)?;
-        let (addresses, no_address) = match addresses(settings) {
-            Ok(addresses) => (addresses, None),
+        let (told, no_address) = match addresses(settings) {
+            Ok(told) => (told, None),
             Err(error) => (Vec::new(), Some(error)),
         };
-        let (port, no_port) = match service.hold_port(settings)? {
+        // Who says which interfaces are used wants no door anywhere else.
+        let restricted = settings.interfaces.is_some();
+        let only: Vec<_> = told.iter().filter(|_| restricted).map(Candidate::at).collect();
+        let holds = !restricted || !only.is_empty();
+        let (port, no_port) = match if holds { service.hold_port(settings, &only)? } else { Ok(0) } {
             Ok(port) => (port, None),
             Err(error) => (0, Some(why_no_port(settings, &error))),
         };
-        let chosen = settings.interfaces.is_some() || settings.family.is_some();
+        let chosen = restricted || settings.family.is_some();
         let problem = no_port.or_else(|| no_address.map(|error| (error, chosen)));
-        Ok(Self { service, port, addresses, host_id, holds: true, problem })
+        let addresses = told.into_iter().map(|one| one.ip).collect();
+        Ok(Self { service, port, addresses, host_id, holds, problem })
     }
 
     /// That of a process that no other host will want to reach: there is no port.
@@ -92,7 +97,7 @@ fn host_id(settings: &Network) -> Result<Option<u64>> {
     Ok(settings.host_id.as_ref().map(|text| fnv1a(text.as_bytes())))
 }
 
-fn addresses(settings: &Network) -> Result<Vec<IpAddr>> {
+fn addresses(settings: &Network) -> Result<Vec<Candidate>> {
     let interfaces = network::interfaces()?;
     let near = settings.comm_id.as_ref().and_then(|address| address.host.parse().ok());
     let told = candidates(&interfaces, settings.interfaces.as_ref(), settings.family, near);
@@ -108,15 +113,16 @@ fn addresses(settings: &Network) -> Result<Vec<IpAddr>> {
             ErrorKind::System,
             format!(
                 "host {} has no usable network interface{} with an address{}: there are {}; bring one up, or choose it \
-                 with NCCL_SOCKET_IFNAME",
+                 with NCCL_SOCKET_IFNAME{}",
                 network::host_name(),
                 rule.unwrap_or_default(),
                 family.unwrap_or_default(),
                 names.collect::<Vec<_>>().join(", "),
+                if settings.apart { "; without ACCL_SHM_DISABLE=1, ranks of one host need none" } else { "" },
             ),
         ));
     }
-    Ok(told.into_iter().map(|one| one.ip).collect())
+    Ok(told)
 }
 
 fn why_no_port(settings: &Network, error: &std::io::Error) -> (Error, bool) {

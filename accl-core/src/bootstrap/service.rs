@@ -17,7 +17,7 @@ use crate::topo::Place;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 use std::collections::{BTreeMap, HashMap};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ pub(super) struct Reception {
 /// The TCP port.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
-    pub(super) listener: Arc<TcpListener>,
+    /// One for all addresses, or one for each that the settings allow.
+    pub(super) listeners: Vec<Arc<TcpListener>>,
     pub(super) number: u16,
 }
 
@@ -218,13 +219,17 @@ impl Service {
         }
     }
 
-    /// Keeps the TCP port open until [`Service::release_port`]. The inner error is the system's refusal; it must be
-    /// released all the same.
-    pub(super) fn hold_port(self: &Arc<Self>, settings: &Network) -> Result<std::io::Result<u16>> {
+    /// Keeps the TCP port open until [`Service::release_port`], on the addresses of `only`, or on all if there are none. The inner error
+    /// is the system's refusal; it must be released all the same.
+    pub(super) fn hold_port(
+        self: &Arc<Self>,
+        settings: &Network,
+        only: &[SocketAddr],
+    ) -> Result<std::io::Result<u16>> {
         let mut outcome = Ok(0);
         self.change(|books| {
             books.holds += 1;
-            outcome = books.open_port(settings, self.process.pid);
+            outcome = books.open_port(settings, only, self.process.pid);
         })?;
         Ok(outcome)
     }
@@ -269,10 +274,16 @@ impl Books {
         self.holds > 0 || !self.links.is_empty() || self.roots.values().any(open)
     }
 
-    fn open_port(&mut self, settings: &Network, start: u32) -> std::io::Result<u16> {
+    fn open_port(&mut self, settings: &Network, only: &[SocketAddr], start: u32) -> std::io::Result<u16> {
         if self.port.is_none() {
-            let (listener, number) = network::listen_any(settings.ports.as_ref(), settings.family, start)?;
-            self.port = Some(Port { listener: Arc::new(listener), number });
+            let ports = settings.ports.as_ref();
+            let (listeners, number) = if only.is_empty() {
+                let (listener, number) = network::listen_any(ports, settings.family, start)?;
+                (vec![listener], number)
+            } else {
+                network::listen_on(only, ports, start)?
+            };
+            self.port = Some(Port { listeners: listeners.into_iter().map(Arc::new).collect(), number });
         }
         Ok(self.port.as_ref().map_or(0, |port| port.number))
     }
@@ -284,7 +295,7 @@ impl Books {
         }
         if let (Some(port), Some(waker)) = (self.port.take(), &self.waker) {
             // At once, though the thread may still be looking at the socket.
-            network::stop_listening(&port.listener);
+            port.listeners.iter().for_each(|listener| network::stop_listening(listener));
             wake(waker);
         }
     }

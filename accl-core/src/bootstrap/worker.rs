@@ -181,7 +181,8 @@ impl Worker {
     /// What to listen at, and when somebody runs out of time.
     fn outlook(&self, books: &Books) -> (Vec<Listener>, Option<Instant>) {
         let mut listeners: Vec<_> = self.listener.iter().cloned().map(Listener::Local).collect();
-        listeners.extend(books.port.iter().map(|port| Listener::Tcp(port.listener.clone())));
+        let of_port = books.port.iter().flat_map(|port| &port.listeners);
+        listeners.extend(of_port.map(|listener| Listener::Tcp(listener.clone())));
         for gathering in books.roots.values() {
             if let Door::At(listener) = &gathering.door {
                 listeners.push(Listener::Tcp(listener.clone()));

@@ -107,6 +107,14 @@ impl Communicator {
         let still_wanted = || self.check_abort().and_then(|()| membership.check_verdict());
         // Data that must cross hosts needs all of them within reach: this is the rank's own part of that.
         let alone = peers.iter().all(|peer| peer.shares_host(&peers[self.rank()]));
+        if let Some((one, other)) = named_alike(&peers).filter(|_| self.rank() == 0) {
+            crate::telemetry::warn(&format!(
+                "NCCL_HOSTID is the same for rank {one} ({}) and rank {other} ({}), which cannot share memory: they go by the network; \
+                 give each host a name of its own, or none",
+                peers[one].describe(),
+                peers[other].describe()
+            ));
+        }
         let reachable = if alone { Ok(()) } else { membership.check_reachable() };
         let prepared = reachable.and_then(|()| self.prepare(&peers, secret, settings, &still_wanted));
         let outcome = prepared.as_ref().map(|_| ()).map_err(Clone::clone);
@@ -276,6 +284,15 @@ fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, here: &Place, settings: 
 }
 
 /// A watch on each other process, shared by all of its ranks.
+/// Two ranks whose hosts were given one name, though they are two.
+fn named_alike(peers: &[PeerRecord]) -> Option<(usize, usize)> {
+    let mut firsts: BTreeMap<u64, usize> = BTreeMap::new();
+    peers.iter().enumerate().find_map(|(rank, peer)| {
+        let first = *firsts.entry(peer.host_id?).or_insert(rank);
+        (!peers[first].shares_host(peer)).then_some((first, rank))
+    })
+}
+
 fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
     let here = Place::here()?;
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();

@@ -166,11 +166,8 @@ pub fn listen_any(
     start: u32,
 ) -> io::Result<(TcpListener, u16)> {
     let every = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
-    let (first, count) =
-        ports.map_or((0, 1), |range| (*range.start(), u32::from(range.end() - range.start()) + 1));
-    let mut failure = io::Error::from(io::ErrorKind::AddrInUse);
-    for step in 0..count {
-        let port = first + ((start % count + step) % count) as u16;
+    first_port(ports, start, |port| {
+        let mut failure = io::Error::from(io::ErrorKind::AddrInUse);
         for ip in every.iter().filter(|ip| only.is_none_or(|family| Family::of(**ip) == family)) {
             match listen_at(SocketAddr::new(*ip, port)) {
                 Ok(listener) => {
@@ -184,17 +181,73 @@ pub fn listen_any(
                 break;
             }
         }
-    }
-    Err(failure)
+        Err(failure)
+    })
 }
 
-/// Listens on one address.
+/// Listens on these addresses and no others, on one port for all of them, found as [`listen_any`] finds it.
+pub fn listen_on(
+    addresses: &[SocketAddr],
+    ports: Option<&RangeInclusive<u16>>,
+    start: u32,
+) -> io::Result<(Vec<TcpListener>, u16)> {
+    let on_port = |mut port: u16| {
+        let mut listeners = Vec::new();
+        for address in addresses {
+            let listener = listen_at(with_port(*address, port))?;
+            port = listener.local_addr()?.port();
+            listeners.push(listener);
+        }
+        Ok((listeners, port))
+    };
+    first_port(ports, start, on_port)
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// The first port out of a range on which `listen` succeeds; without a range any, which the kernel chooses.
+fn first_port<T>(
+    ports: Option<&RangeInclusive<u16>>,
+    start: u32,
+    mut listen: impl FnMut(u16) -> io::Result<T>,
+) -> io::Result<T> {
+    let taken = |outcome: &io::Result<T>| {
+        outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    let usual = ports.is_none().then(|| listen(0));
+    if let Some(outcome) = usual.filter(|outcome| !taken(outcome)) {
+        return outcome;
+    }
+    // The kernel chooses no port that any connection has at this end, which may be all of them; but lets us have it.
+    let range = ports.cloned().or_else(ephemeral_ports).unwrap_or(0..=0);
+    let count = u32::from(range.end() - range.start()) + 1;
+    let mut outcome = Err(io::Error::from(io::ErrorKind::AddrInUse));
+    for step in 0..count {
+        outcome = listen(range.start() + ((start % count + step) % count) as u16);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+/// The ports that the kernel gives to who asks for any.
+fn ephemeral_ports() -> Option<RangeInclusive<u16>> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut ends = text.split_whitespace().map(str::parse);
+    match (ends.next()?, ends.next()?) {
+        (Ok(first), Ok(last)) if first <= last => Some(first..=last),
+        _ => None,
+    }
+}
+
+/// Listens on one address. Another process may come between the choice of a free port and listening there; then it is in use, and
+/// whoever takes any port may try again.
 pub fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = open(address)?;
-    if address.port() != 0 {
-        // Connections of a job that has just ended linger on the port.
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-    }
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;
     }
@@ -337,6 +390,8 @@ fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =
         rustix::net::socket_with(family, SocketType::STREAM, flags, Some(rustix::net::ipproto::TCP))?;
+    // Connections that linger on a port, or have it at this end, keep nobody from listening there: there may be few.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
     if sockopt::tcp_congestion(&socket).is_ok_and(|name| name.starts_with("bbr")) {
         // Where the kernel has none of them to give, it stays.
         let _ = USUAL.iter().any(|name| sockopt::set_tcp_congestion(&socket, name).is_ok());

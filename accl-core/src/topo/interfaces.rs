@@ -15,6 +15,18 @@ pub struct Candidate {
     pub interface: String,
     /// The address.
     pub ip: IpAddr,
+    /// The number of the interface: what a link-local address means depends on it.
+    pub index: u32,
+}
+
+impl Candidate {
+    /// Where to listen if nothing else may be listened on; port 0 for any.
+    pub fn at(&self) -> SocketAddr {
+        match self.ip {
+            IpAddr::V6(ip) if is_link_local(self.ip) => SocketAddrV6::new(ip, 0, 0, self.index).into(),
+            ip => SocketAddr::new(ip, 0),
+        }
+    }
 }
 
 /// How an interface is chosen by its name where nobody chooses, best first (`abi/nccl.md` §5.7).
@@ -53,7 +65,12 @@ pub fn candidates(
         all.retain(|(interface, _)| !interface.loopback);
     }
     all.sort_by_key(|(_, ip)| is_link_local(*ip));
-    all.into_iter().map(|(interface, ip)| Candidate { interface: interface.name.clone(), ip }).collect()
+    let told = |(interface, ip): (&Interface, _)| Candidate {
+        interface: interface.name.clone(),
+        ip,
+        index: interface.index,
+    };
+    all.into_iter().map(told).collect()
 }
 
 /// Where to try to reach somebody who is told to have these addresses, best first. What shares a subnet with this host
@@ -199,7 +216,7 @@ mod tests {
     #[test]
     fn loopback_serves_where_there_is_nothing_else() {
         let all = candidates(&host()[..1], None, None, None);
-        assert_eq!(all, [Candidate { interface: "lo".into(), ip: "127.0.0.1".parse().unwrap() }]);
+        assert_eq!(all, [Candidate { interface: "lo".into(), ip: "127.0.0.1".parse().unwrap(), index: 1 }]);
         assert!(candidates(&[], None, None, None).is_empty());
     }
 
