@@ -155,7 +155,10 @@ mod tests {
     use super::super::Presence;
     use super::*;
     use crate::os::{clock, socket};
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
+    use std::thread::JoinHandle;
     use std::time::Duration;
 
     #[derive(Debug, Default)]
@@ -233,5 +236,55 @@ mod tests {
         let error = dial_link(&peer, secret, request, &settings, soon(), &gives_up).unwrap_err();
         assert_eq!(error.text(), "enough");
         assert!(guests.0.lock().is_empty());
+    }
+
+    /// Passes what two connections say on to each other; what the dialler said, when both are done.
+    fn overhear(dialler: TcpStream, listener: TcpStream) -> JoinHandle<Vec<u8>> {
+        let (mut from, mut to) = (dialler.try_clone().unwrap(), listener.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut &listener, &mut &dialler));
+        std::thread::spawn(move || {
+            let (mut said, mut piece) = (Vec::new(), [0; 512]);
+            while let Ok(count @ 1..) = from.read(&mut piece) {
+                said.extend(&piece[..count]);
+                to.write_all(&piece[..count]).unwrap();
+            }
+            said
+        })
+    }
+
+    #[test]
+    fn who_repeats_what_was_overheard_gets_no_link() {
+        let settings = Network::default();
+        let presence = Presence::of(&settings).unwrap();
+        let secret = link_secret(Secret::random().unwrap());
+        let guests = Arc::new(Guests::default());
+        let _expectation = expect_links(secret, 0, guests.clone()).unwrap();
+        let port = presence.port();
+        // In the way, as the peer's record says where to go.
+        let middle = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let record = presence.record().unwrap();
+        let peer = PeerRecord {
+            port: middle.local_addr().unwrap().port(),
+            addresses: vec![Ipv4Addr::LOCALHOST.into()],
+            ..record
+        };
+        let listening = std::thread::spawn(move || {
+            let dialler = middle.accept().unwrap().0;
+            overhear(dialler, TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).join().unwrap()
+        });
+        let request = LinkRequest { from_rank: 1, to_rank: 0, purpose: 0, index: 0 };
+        drop(dial_link(&peer, secret, request, &settings, soon(), &|| Ok(())).unwrap());
+        let said = listening.join().unwrap();
+        assert!(said.len() > 64, "{said:?}");
+
+        let mut again = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        again.write_all(&said).unwrap();
+        again.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut answer = Vec::new();
+        // The listener's own proof, and the end (or a reset, since not all was read).
+        let _ = again.read_to_end(&mut answer);
+        assert!(answer.len() < 128, "{answer:?}");
+        let known = guests.0.lock().len();
+        assert_eq!(known, 1, "the one that was overheard");
     }
 }
