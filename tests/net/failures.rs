@@ -17,6 +17,7 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("come_late", come_late),
     ("mismatch", mismatch),
     ("crawl", crawl),
+    ("large_after_small", large_after_small),
     ("leave_early", leave_early),
     ("rounds", rounds),
 ];
@@ -388,6 +389,56 @@ fn slow_is_not_lost() {
     }
     job.go();
     assert_success(&end_all(processes));
+}
+
+/// Small messages, then a large sum: its result, or its error on standard error.
+fn large_after_small(rank: Rank) {
+    let comm = rank.join(rank.id());
+    for count in [16, 100_000] {
+        let (send, mut recv) = (vec![rank.rank as i32 + 1; count], vec![0; count]);
+        let code = rank.api.all_reduce(&send, &mut recv, INT32, SUM, comm);
+        eprintln!(
+            "{count} elements: code {code}: {}",
+            if code == 0 { String::new() } else { rank.api.error_text() }
+        );
+        if code != 0 {
+            break;
+        }
+        assert_eq!(recv, vec![3; count]);
+    }
+    rank.api.destroy(comm);
+}
+
+/// Two hosts behind a router that lets nothing larger than 1000 bytes through, and does not say so (C59).
+fn hole() -> Option<Net> {
+    let net = Net::new(3)?;
+    net.write(2, "net/ipv4/ip_forward", "1");
+    for host in 0..2 {
+        net.cable(
+            (host, "eth0", &[&format!("10.{host}.0.2/24")]),
+            (2, &format!("eth{host}"), &[&format!("10.{host}.0.1/24")]),
+        );
+        net.ip(host, &format!("route add default via 10.{host}.0.1"));
+    }
+    net.ip(2, "link set eth1 mtu 1000");
+    net.swallow(2, "ipproto icmp");
+    Some(net)
+}
+
+#[test]
+fn large_packets_that_vanish_are_named() {
+    let Some(net) = hole() else { return };
+    let job =
+        Job::new(&net, "large_after_small", &[0, 1]).env("ACCL_PEER_TIMEOUT", "2").env("ACCL_TIMEOUT", "20");
+    for end in job.run() {
+        eprintln!("{}", end.stderr);
+    }
+    for host in 0..2 {
+        net.write(host, "net/ipv4/tcp_mtu_probing", "1");
+    }
+    for end in job.run() {
+        eprintln!("{}", end.stderr);
+    }
 }
 
 /// Rank 0 sends and is gone, process and all, while rank 1 still waits for rank 2.

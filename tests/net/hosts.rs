@@ -6,8 +6,11 @@ use super::support::api::{Api, Comm, INT32, SUM};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-pub(crate) const SCENARIOS: &[(&str, Scenario)] =
-    &[("all_collectives", all_collectives), ("count_connections", count_connections)];
+pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
+    ("all_collectives", all_collectives),
+    ("count_bytes", count_bytes),
+    ("count_connections", count_connections),
+];
 
 /// Element `index` of what `rank` has.
 fn value(rank: usize, index: usize) -> i32 {
@@ -191,4 +194,75 @@ fn memory_is_shared_where_it_can_be_and_nowhere_else() {
     assert!(connections(job).iter().all(|count| *count > 0));
     let job = Job::new(&net, "count_connections", &[0, 1]).named("node", "node");
     assert!(connections(job).iter().all(|count| *count > 0));
+}
+
+/// What has left this host so far.
+fn sent_bytes() -> usize {
+    let text = std::fs::read_to_string("/sys/class/net/eth0/statistics/tx_bytes").unwrap();
+    text.trim().parse().unwrap()
+}
+
+/// For each collective: no host sends much more than must cross the network.
+fn count_bytes(rank: Rank) {
+    /// How a collective is called: buffers, and the count of a block.
+    type Call = unsafe fn(&Api, *mut c_void, *mut c_void, usize, Comm) -> c_int;
+    let comm = rank.join(rank.id());
+    let (api, block) = (rank.api, 1 << 20);
+    let (hosts, of_host) = (2, rank.ranks / 2);
+    // In blocks, what the first and the other host must send: what is not there yet, folded where it may be.
+    let calls: [(&str, Call, [usize; 2]); 6] = [
+        (
+            "allreduce",
+            |api, s, r, n, c| unsafe { (api.ncclAllReduce)(s, r, n, INT32, SUM, c, null_mut()) },
+            [1, 1],
+        ),
+        (
+            "broadcast",
+            |api, s, r, n, c| unsafe { (api.ncclBroadcast)(s, r, n, INT32, 0, c, null_mut()) },
+            [1, 0],
+        ),
+        (
+            "reduce",
+            |api, s, r, n, c| unsafe { (api.ncclReduce)(s, r, n, INT32, SUM, 0, c, null_mut()) },
+            [0, 1],
+        ),
+        (
+            "allgather",
+            |api, s, r, n, c| unsafe { (api.ncclAllGather)(s, r, n, INT32, c, null_mut()) },
+            [of_host; 2],
+        ),
+        (
+            "reducescatter",
+            |api, s, r, n, c| unsafe { (api.ncclReduceScatter)(s, r, n, INT32, SUM, c, null_mut()) },
+            [of_host; 2],
+        ),
+        (
+            "alltoall",
+            |api, s, r, n, c| unsafe { (api.ncclAlltoAll)(s, r, n, INT32, c, null_mut()) },
+            [of_host * of_host; 2],
+        ),
+    ];
+    let mut send = vec![1i32; rank.ranks * block];
+    let mut recv = vec![0i32; rank.ranks * block];
+    for (name, call, blocks) in calls {
+        // Connections are made by the first.
+        for counted in [false, true] {
+            api.sum(1, comm);
+            let before = sent_bytes();
+            // SAFETY: buffers of a block for each rank.
+            api.ok(unsafe { call(api, send.as_mut_ptr().cast(), recv.as_mut_ptr().cast(), block, comm) });
+            api.sum(1, comm);
+            let (sent, least) = (sent_bytes() - before, blocks[rank.rank % hosts] * block * 4);
+            let most = least + least / 10 + block / 4;
+            assert!(!counted || sent <= most, "{name}: {sent} bytes sent, {least} are needed");
+            assert!(sent >= least, "{name}: {sent} bytes sent, {least} are needed");
+        }
+    }
+    api.destroy(comm);
+}
+
+#[test]
+fn the_network_carries_no_more_than_it_must() {
+    let Some(net) = Net::two() else { return };
+    assert_success(&Job::new(&net, "count_bytes", &[0, 1, 0, 1]).run());
 }

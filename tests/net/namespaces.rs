@@ -162,6 +162,7 @@ impl Net {
     }
 
     /// What the host's namespace is called.
+    #[allow(dead_code)]
     pub(crate) fn name(&self, host: usize) -> &str {
         &self.hosts[host]
     }
