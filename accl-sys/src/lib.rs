@@ -27,6 +27,7 @@ pub mod params;
 pub mod point_to_point;
 pub mod properties;
 pub mod reduce_op;
+pub mod regroup;
 pub mod slab;
 pub mod streams;
 pub mod tuning;

@@ -181,7 +181,7 @@ pub(crate) fn number(rank: usize) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }
 
-fn id(id: &ncclUniqueId) -> UniqueId {
+pub(crate) fn id(id: &ncclUniqueId) -> UniqueId {
     UniqueId(id.internal.map(i8::cast_unsigned))
 }
 
@@ -221,7 +221,7 @@ unsafe fn init(
     })
 }
 
-fn place(ranks: c_int, rank: c_int) -> Result<(usize, usize)> {
+pub(crate) fn place(ranks: c_int, rank: c_int) -> Result<(usize, usize)> {
     match (usize::try_from(ranks), usize::try_from(rank)) {
         (Ok(ranks), Ok(rank)) if rank < ranks => Ok((ranks, rank)),
         _ => Err(Error::argument(format!(
@@ -230,7 +230,13 @@ fn place(ranks: c_int, rank: c_int) -> Result<(usize, usize)> {
     }
 }
 
-fn join(out: Out<ncclComm_t>, ids: &[UniqueId], ranks: usize, rank: usize, config: CommConfig) -> Result<()> {
+pub(crate) fn join(
+    out: Out<ncclComm_t>,
+    ids: &[UniqueId],
+    ranks: usize,
+    rank: usize,
+    config: CommConfig,
+) -> Result<()> {
     let blocking = config.blocking;
     let slot = handle::communicators()?.reserve()?;
     let promised = slot.handle().addr();

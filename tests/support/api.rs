@@ -66,6 +66,10 @@ functions! {
     ncclCommInitRankScalable(*mut Comm, c_int, c_int, c_int, *const UniqueId, *mut c_void);
     ncclCommInitAll(*mut Comm, c_int, *const c_int);
     ncclCommSplit(Comm, c_int, c_int, *mut Comm, *mut c_void);
+    ncclCommShrink(Comm, *mut c_int, c_int, *mut Comm, *mut c_void, c_int);
+    ncclCommGetUniqueId(Comm, *mut UniqueId);
+    ncclCommGrow(Comm, c_int, *const UniqueId, c_int, *mut Comm, *mut c_void);
+    ncclCommRevoke(Comm, c_int);
     ncclCommFinalize(Comm);
     ncclCommDestroy(Comm);
     ncclCommAbort(Comm);

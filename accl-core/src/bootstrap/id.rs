@@ -44,6 +44,8 @@ pub(super) enum Meeting {
     Created(Creator),
     /// In rank 0's process, at this address (see [`RootAddress`]).
     Agreed(RootAddress),
+    /// In rank 0's process, which all know already. Nothing that is handed around.
+    Known(Creator),
 }
 
 /// A process that made an id.
@@ -59,7 +61,7 @@ pub(super) struct Creator {
 impl Invitation {
     /// True if ranks of other hosts cannot have been invited.
     pub(super) fn is_local(&self) -> bool {
-        matches!(&self.meeting, Meeting::Created(creator) if creator.port == 0)
+        matches!(&self.meeting, Meeting::Created(creator) | Meeting::Known(creator) if creator.port == 0)
     }
 }
 
@@ -123,6 +125,7 @@ impl UniqueId {
                 (bytes[24], bytes[25]) = (AGREED, text.len() as u8);
                 bytes[ROOM_AT..ROOM_AT + text.len()].copy_from_slice(text);
             }
+            Meeting::Known(_) => return Err(Error::internal("an invitation that needs no unique id")),
         }
         Ok(Self(bytes).repaired())
     }

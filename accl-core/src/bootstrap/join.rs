@@ -2,7 +2,7 @@
 
 use super::auth::{Role, Secret};
 use super::hearing::Hearing;
-use super::id::UniqueId;
+use super::id::{Creator, Invitation, Meeting, UniqueId};
 use super::meet::reach_root;
 use super::presence::Presence;
 use super::relay::{Hold, seek};
@@ -165,8 +165,6 @@ pub fn join<'a>(
     request: Request<'_>,
     give_up: &'a dyn Fn() -> Result<()>,
 ) -> Result<Membership<'a>> {
-    let begin = clock::now();
-    let limit = begin + request.patience.unwrap_or(FOR_EVER);
     let (ranks, rank) = (request.ranks as u32, request.rank as u32);
     let ids = several(ids);
     let count = ids.len() as u32;
@@ -175,6 +173,38 @@ pub fn join<'a>(
     }
     let share = share_of(rank, ranks, count);
     let (invitation, first) = (ids[share as usize].decode()?, ids[0].decode()?);
+    accept((invitation, first), (share, count), request, give_up)
+}
+
+/// Joins others who have met before: in the process of their new rank 0, which `first` is the record of, by a `secret` that is
+/// theirs alone and was never used.
+pub fn rejoin<'a>(
+    first: &PeerRecord,
+    secret: Secret,
+    request: Request<'_>,
+    give_up: &'a dyn Fn() -> Result<()>,
+) -> Result<Membership<'a>> {
+    let meeting = Meeting::Known(Creator {
+        neighbourhood: first.place.neighbourhood(),
+        pid: first.place.pid,
+        process: first.place.process,
+        port: first.port,
+        addresses: first.addresses.clone(),
+    });
+    let invitation = Invitation { secret, meeting };
+    accept((invitation.clone(), invitation), (0, 1), request, give_up)
+}
+
+/// Goes where the own invitation says, which is that of one `share` of `count`; and, for some, to the first one's, too.
+fn accept<'a>(
+    (invitation, first): (Invitation, Invitation),
+    (share, count): (u32, u32),
+    request: Request<'_>,
+    give_up: &'a dyn Fn() -> Result<()>,
+) -> Result<Membership<'a>> {
+    let begin = clock::now();
+    let limit = begin + request.patience.unwrap_or(FOR_EVER);
+    let (ranks, rank) = (request.ranks as u32, request.rank as u32);
     // Where the ids have no port, no rank of another host can have come.
     let presence = if [&invitation, &first].iter().all(|id| id.is_local()) {
         Presence::at_home(request.network)?
@@ -291,7 +321,6 @@ pub(super) fn lost(error: Error, root: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::id::Meeting;
     use super::*;
     use crate::topo::Place;
     use std::io::Write;

@@ -33,6 +33,14 @@ pub(super) fn reach_root<'a>(
             let root = format!("rank 0, at {} (NCCL_COMM_ID),", address.text);
             Ok((reach_agreed(invitation, address, request, deadline, give_up)?, root))
         }
+        Meeting::Known(creator) => {
+            if request.rank == 0 {
+                let door = if creator.port == 0 { Door::Local } else { Door::Open };
+                Service::of_process()?.expect_ranks(invitation.secret, door)?;
+            }
+            let root = format!("process {}, that of the new rank 0,", creator.pid);
+            Ok((reach_known(invitation, creator, request, deadline, give_up)?, root))
+        }
     }
 }
 
@@ -79,6 +87,52 @@ fn reach_creator<'a>(
         give_up,
     };
     dial.run().map(|found| found.connection)
+}
+
+/// The process of the new rank 0, which may not have come so far.
+fn reach_known<'a>(
+    invitation: &Invitation,
+    creator: &Creator,
+    request: &Request<'_>,
+    deadline: Instant,
+    give_up: &'a dyn Fn() -> Result<()>,
+) -> Result<Trusted<'a>> {
+    const STEP: Duration = Duration::from_millis(10);
+    let whom = format!("process {}, that of the new rank 0,", creator.pid);
+    let place = Place::here()?;
+    if creator.neighbourhood != place.neighbourhood() {
+        let addresses =
+            targets(&creator.addresses, creator.port, &network::interfaces()?, request.network.family);
+        let dial = Dial {
+            whom,
+            addresses,
+            secret: invitation.secret,
+            deadline,
+            hung_up: (ErrorKind::Remote, "it does not make this communicator"),
+            may_come_late: true,
+            give_up,
+        };
+        return dial.run().map(|found| found.connection);
+    }
+    let name = Place { pid: creator.pid, process: creator.process, ..place }.service_name();
+    loop {
+        let reached = match socket::connect(&name)? {
+            Ok(stream) => Trusted::greet(stream.into(), invitation.secret, "it has not called yet", give_up),
+            Err(error) => Err(Error::system("its local socket", error)),
+        };
+        let error = match reached {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        give_up()?;
+        if clock::now() >= deadline {
+            return Err(Error::new(
+                ErrorKind::Timeout,
+                format!("{whom} did not come in time: {}", error.text()),
+            ));
+        }
+        clock::sleep(STEP);
+    }
 }
 
 /// The place that was agreed upon, where rank 0 may yet have to come to.

@@ -85,7 +85,7 @@ impl Communicator {
     }
 
     /// Joins, and makes a failure the communicator's.
-    fn join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
+    pub(super) fn join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
         let outcome = self.try_join(ids, settings);
         if let Err(error) = &outcome {
             self.store_error(error);
@@ -95,16 +95,30 @@ impl Communicator {
 
     fn try_join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
         let give_up = || self.check_abort();
-        let request = bootstrap::Request {
+        let membership = bootstrap::join(ids, self.request(settings), &give_up)?;
+        self.settle(membership, settings, &give_up)
+    }
+
+    /// What a rank asks for that joins.
+    pub(super) fn request<'a>(&self, settings: &'a Settings) -> bootstrap::Request<'a> {
+        bootstrap::Request {
             ranks: self.ranks(),
             rank: self.rank(),
             version: crate::VERSION_CODE,
             patience: settings.init_timeout,
             network: &settings.network,
-        };
-        let membership = bootstrap::join(ids, request, &give_up)?;
+        }
+    }
+
+    /// Sets this rank up among those who have met, and takes its seat when all have.
+    pub(super) fn settle(
+        &self,
+        membership: bootstrap::Membership<'_>,
+        settings: &Settings,
+        give_up: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         let (peers, secret) = (membership.peers.to_vec(), membership.secret);
-        let still_wanted = || self.check_abort().and_then(|()| membership.check_verdict());
+        let still_wanted = || give_up().and_then(|()| membership.check_verdict());
         // Data that must cross hosts needs all of them within reach: this is the rank's own part of that.
         let alone = peers.iter().all(|peer| peer.shares_host(&peers[self.rank()]));
         if let Some((one, other)) = named_alike(&peers).filter(|_| self.rank() == 0) {

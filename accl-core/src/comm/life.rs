@@ -27,6 +27,7 @@ impl Communicator {
     pub fn finalize(&self) -> Result<()> {
         self.check_process()?;
         self.check_ready()?;
+        self.check_revoked()?;
         if self.shared.finalized.swap(true, Ordering::AcqRel) {
             return Err(Error::argument("the communicator has already been finalized"));
         }

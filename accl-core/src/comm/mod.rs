@@ -10,16 +10,17 @@ pub mod group;
 mod init;
 mod life;
 mod operators;
+mod regroup;
 mod share;
 mod split;
 
 pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use describe::describe_process;
 pub use explain::Explanation;
-pub use split::SplitDone;
+pub use split::ChildDone;
 
 use crate::algo::Facts;
-use crate::bootstrap::{PeerRecord, Secret};
+use crate::bootstrap::{PeerRecord, Secret, UniqueId};
 use crate::engine::Seat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
@@ -69,7 +70,13 @@ struct Shared {
     background_ended: (Mutex<()>, Condvar),
     aborted: AtomicBool,
     finalized: AtomicBool,
+    /// Nothing more is carried out; what remains is to make others of it.
+    revoked: AtomicBool,
     splits: AtomicU64,
+    /// How often its ranks have met again, without it.
+    regroupings: AtomicU64,
+    /// The id by which new ranks are to join, until this rank grows.
+    invitation: Mutex<Option<UniqueId>>,
     operators: Mutex<Operators>,
     registry: Mutex<Registry>,
 }
@@ -100,7 +107,10 @@ impl Communicator {
             background_ended: (Mutex::new(()), Condvar::new()),
             aborted: AtomicBool::new(false),
             finalized: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
             splits: AtomicU64::new(0),
+            regroupings: AtomicU64::new(0),
+            invitation: Mutex::new(None),
             operators: Mutex::new(Operators::new()),
             registry: Mutex::new(Registry::default()),
         };
@@ -153,6 +163,7 @@ impl Communicator {
             && shared.background.load(Ordering::Acquire) == 0
             && shared.error.get().is_none()
             && !shared.finalized.load(Ordering::Acquire)
+            && !shared.revoked.load(Ordering::Acquire)
             && shared.joined.get().is_none_or(|joined| !joined.seat.has_failed());
         if usable { Ok(()) } else { self.why_unusable() }
     }
@@ -161,6 +172,7 @@ impl Communicator {
     fn why_unusable(&self) -> Result<()> {
         self.check_process()?;
         self.check_ready()?;
+        self.check_revoked()?;
         self.failure().map_or(Ok(()), Err)?;
         if self.shared.finalized.load(Ordering::Acquire) {
             return Err(Error::usage(
@@ -170,9 +182,23 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ok, an error of kind InProgress, or the first failure.
+    /// An error (InvalidUsage) if it was revoked.
+    fn check_revoked(&self) -> Result<()> {
+        if !self.shared.revoked.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::usage(
+            "the communicator was revoked (ncclCommRevoke, or ncclCommShrink with NCCL_SHRINK_ABORT); split or shrink it, or \
+             destroy it",
+        ))
+    }
+
+    /// Ok, an error of kind InProgress, or the first failure. That calls were ended by a revocation is none.
     pub fn async_state(&self) -> Result<()> {
-        if let Some(error) = self.failure() {
+        let revoked = self.shared.revoked.load(Ordering::Acquire);
+        if let Some(error) =
+            self.failure().filter(|error| !revoked || error.kind() != ErrorKind::InvalidUsage)
+        {
             return Err(error);
         }
         if self.shared.background.load(Ordering::Acquire) > 0 {

@@ -11,8 +11,8 @@ use crate::topo::Place;
 use crate::types::{Collective, DataType, Rank, ReduceOp};
 
 /// What is called with the new communicator (none for a rank without a colour), before the parent says that the
-/// split is over.
-pub type SplitDone = Box<dyn FnOnce(Option<Communicator>) + Send>;
+/// call is over.
+pub type ChildDone = Box<dyn FnOnce(Option<Communicator>) + Send>;
 
 /// What every rank tells of its set-up: a length, then that many bytes of the reason why it failed.
 const VERDICT_BYTES: usize = 512;
@@ -25,33 +25,47 @@ impl Communicator {
         color: Option<u32>,
         key: i32,
         config: Option<CommConfig>,
-        done: SplitDone,
+        done: ChildDone,
     ) -> Result<()> {
         let config = config.unwrap_or_else(|| self.config());
+        self.derive("accl-split", done, move |parent| {
+            if parent.shared.revoked.load(Ordering::Acquire) {
+                return parent.split_revoked(color, key, config);
+            }
+            parent.split_now(color, key, config)
+        })
+    }
+
+    /// Makes a communicator of this one: now; or when the group ends that is open; or in the background, if this one does not block.
+    pub(super) fn derive(
+        &self,
+        thread: &str,
+        done: ChildDone,
+        make: impl FnOnce(&Self) -> Result<Option<Self>> + Send + 'static,
+    ) -> Result<()> {
         let blocking = self.shared.config.blocking;
         if !group::is_open() && blocking {
-            done(self.split_now(color, key, config)?);
+            done(make(self)?);
             return Ok(());
         }
         let background = self.begin_background();
         let job = move |dropped: Option<Error>| {
             let parent = &background.0;
-            let split = dropped.map_or_else(|| parent.split_now(color, key, config), Err);
-            let outcome = split.map(done);
+            let outcome = dropped.map_or_else(|| make(parent), Err).map(done);
             if let (Err(error), false) = (&outcome, blocking) {
                 parent.store_error(error);
             }
             outcome
         };
         let deferred = group::is_open();
-        group::defer_or_spawn(self, blocking, "accl-split", Box::new(job))?;
+        group::defer_or_spawn(self, blocking, thread, Box::new(job))?;
         if !deferred || !blocking {
-            return Err(Error::new(ErrorKind::InProgress, "splitting in the background"));
+            return Err(Error::new(ErrorKind::InProgress, "a communicator is being made in the background"));
         }
         Ok(())
     }
 
-    fn split_now(&self, color: Option<u32>, key: i32, config: CommConfig) -> Result<Option<Self>> {
+    pub(super) fn split_now(&self, color: Option<u32>, key: i32, config: CommConfig) -> Result<Option<Self>> {
         let joined = self.joined()?;
         // A rank whose settings are bad still takes part, so that the others need not wait for it.
         let settings = Settings::load();
@@ -119,7 +133,7 @@ impl Communicator {
     }
 
     /// Everybody's words, in rank order.
-    fn tell_all(&self, words: &[u8]) -> Result<Vec<u8>> {
+    pub(super) fn tell_all(&self, words: &[u8]) -> Result<Vec<u8>> {
         let mut memory = (Scratch::default(), Scratch::default());
         let all_bytes = words.len() * self.ranks();
         let call = Call {

@@ -1,0 +1,134 @@
+//! Communicators made of one that has lost ranks, or is to have more.
+
+use std::ffi::c_int;
+
+use accl_core::comm::{ChildDone, Communicator};
+use accl_core::{Error, Result};
+
+use crate::abi::*;
+use crate::handle::{self, Out};
+use crate::{config, management};
+
+face! {
+    /// The ranks that are not excluded become a communicator. Sorts the caller's list, as NCCL does.
+    fn shrink[ncclCommShrink, pncclCommShrink](
+        comm: ncclComm_t, excludeRanksList: *mut c_int, excludeRanksCount: c_int,
+        newcomm: *mut ncclComm_t, config: *mut ncclConfig_t, shrinkFlags: c_int,
+    ) {
+        let parent = handle::communicator(comm)?;
+        handle::recorded(&parent, || {
+            // SAFETY: the header asks for a pointer that is valid until the parent is through.
+            let out = unsafe { Out::new(newcomm, "newcomm") }?;
+            out.set(std::ptr::null_mut());
+            parent.check_process()?;
+            parent.check_ready()?;
+            // SAFETY: the header asks for that many ranks.
+            let excluded = unsafe { excluded(&parent, excludeRanksList, excludeRanksCount) }?;
+            let abort = match shrinkFlags.cast_unsigned() {
+                NCCL_SHRINK_DEFAULT => false,
+                NCCL_SHRINK_ABORT => true,
+                _ => {
+                    return Err(Error::argument(format!(
+                        "shrinkFlags is {shrinkFlags}; pass NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT"
+                    )));
+                }
+            };
+            // SAFETY: the header asks for a valid pointer or NULL.
+            let config = unsafe { config::for_child(config) }?;
+            parent.shrink(&excluded, abort, config, publish(out)?)
+        })
+    }
+
+    /// The id by which new ranks join a communicator that grows.
+    fn grow_id[ncclCommGetUniqueId, pncclCommGetUniqueId](comm: ncclComm_t, uniqueId: *mut ncclUniqueId) {
+        let comm = handle::communicator(comm)?;
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(uniqueId, "uniqueId") }?;
+        comm.check_process()?;
+        comm.check_ready()?;
+        out.set(ncclUniqueId { internal: comm.invite()?.0.map(u8::cast_signed) });
+        Ok(())
+    }
+
+    /// The ranks, and new ones, become a communicator.
+    fn grow[ncclCommGrow, pncclCommGrow](
+        comm: ncclComm_t, nRanks: c_int, uniqueId: *const ncclUniqueId, rank: c_int,
+        newcomm: *mut ncclComm_t, config: *mut ncclConfig_t,
+    ) {
+        // SAFETY (of all in here): the header asks for pointers that are valid until the communicator has been made, or NULL.
+        let id = if uniqueId.is_null() { None } else { Some(management::id(&unsafe { uniqueId.read_unaligned() })) };
+        if comm.is_null() {
+            return handle::grouped(|| {
+                let out = unsafe { Out::new(newcomm, "newcomm") }?;
+                out.set(std::ptr::null_mut());
+                let id = id.ok_or_else(|| {
+                    Error::argument("uniqueId is NULL; a new rank needs the id that a rank got by ncclCommGetUniqueId")
+                })?;
+                let (ranks, rank) = management::place(nRanks, rank)?;
+                management::join(out, &[id], ranks, rank, unsafe { config::for_init(config) }?)
+            });
+        }
+        let parent = handle::communicator(comm)?;
+        handle::recorded(&parent, || {
+            let out = unsafe { Out::new(newcomm, "newcomm") }?;
+            out.set(std::ptr::null_mut());
+            parent.check_process()?;
+            parent.check_ready()?;
+            let ranks = usize::try_from(nRanks).ok().filter(|ranks| *ranks > parent.ranks());
+            let ranks = ranks.ok_or_else(|| {
+                Error::argument(format!("nRanks is {nRanks} and there are {} already; pass more", parent.ranks()))
+            })?;
+            if rank != -1 {
+                return Err(Error::argument(format!("rank is {rank}; ranks of the parent keep theirs and pass -1")));
+            }
+            parent.grow(ranks, id, unsafe { config::for_child(config) }?, publish(out)?)
+        })
+    }
+
+    /// Ends what is under way, and refuses more.
+    fn revoke[ncclCommRevoke, pncclCommRevoke](comm: ncclComm_t, revokeFlags: c_int) {
+        if comm.is_null() {
+            return Ok(());
+        }
+        let comm = handle::communicator(comm)?;
+        if revokeFlags != NCCL_REVOKE_DEFAULT.cast_signed() {
+            return Err(Error::argument(format!("revokeFlags is {revokeFlags}; pass NCCL_REVOKE_DEFAULT")));
+        }
+        comm.revoke()
+    }
+}
+
+/// Gives a new communicator's handle out when it has been made.
+fn publish(out: Out<ncclComm_t>) -> Result<ChildDone> {
+    let slot = handle::communicators()?.reserve()?;
+    Ok(Box::new(move |child| {
+        if let Some(child) = child {
+            out.set(slot.publish(child).cast());
+        }
+    }))
+}
+
+/// The excluded ranks, sorted, also where they came from.
+///
+/// # Safety
+/// `list` is NULL or holds `count` ranks, for as long as this runs.
+unsafe fn excluded(parent: &Communicator, list: *mut c_int, count: c_int) -> Result<Vec<usize>> {
+    handle::required(list, "excludeRanksList")?;
+    let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
+        return Err(Error::argument(format!("excludeRanksCount is {count}; exclude at least one rank")));
+    };
+    // SAFETY: promised; ranks of a caller that aligns nothing are read one by one.
+    let mut ranks: Vec<c_int> = (0..count).map(|index| unsafe { list.add(index).read_unaligned() }).collect();
+    ranks.sort_unstable();
+    for (index, rank) in ranks.iter().enumerate() {
+        // SAFETY: promised.
+        unsafe { list.add(index).write_unaligned(*rank) };
+    }
+    let own = management::number(parent.rank());
+    if ranks.contains(&own) {
+        return Err(Error::argument(format!(
+            "the caller, rank {own}, is in excludeRanksList; excluded ranks must not call"
+        )));
+    }
+    ranks.iter().map(|rank| handle::rank(parent, *rank, "a rank in excludeRanksList")).collect()
+}
