@@ -266,6 +266,34 @@ pub struct Hearing {
     pub is_due: bool,
 }
 
+/// The shortest time in which the kernel of the other end has acknowledged something; none if this is no TCP connection, or
+/// the kernel does not say.
+pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
+    // `tcpi_min_rtt` of the kernel's structure, which `libc` knows a shorter form of.
+    const WORD: usize = 37;
+    let mut info = [0u32; WORD + 1];
+    let mut bytes = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the call writes at most `bytes` bytes, all numbers, and says how many it wrote.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    let known = code == 0 && bytes as usize == size_of_val(&info) && info[WORD] != u32::MAX;
+    known.then(|| Duration::from_micros(info[WORD].into()))
+}
+
+/// How fast an interface is, in Mbit/s; none where its driver does not say.
+pub fn speed_mbps(interface: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    // Of an interface without a carrier it is -1.
+    text.trim().parse().ok().filter(|speed| *speed > 0)
+}
+
 /// What the kernel knows of a connection; none if it is no TCP connection, or the kernel does not say.
 pub fn hearing(socket: BorrowedFd<'_>) -> Option<Hearing> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
@@ -352,6 +380,8 @@ mod tests {
         assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(30));
         let heard = hearing(socket.as_fd()).unwrap();
         assert!(heard.silence < Duration::from_secs(60) && !heard.is_due, "{heard:?}");
+        assert!(round_trip(socket.as_fd()).unwrap() < Duration::from_secs(60));
+        assert!(round_trip(std::io::stdin().as_fd()).is_none() && speed_mbps("none").is_none());
         assert_eq!(local_ip(socket.as_fd()), Some(Ipv4Addr::LOCALHOST.into()));
         stop_listening(&listener);
         assert_eq!(attempt(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
