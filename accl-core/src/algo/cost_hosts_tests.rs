@@ -1,6 +1,7 @@
 //! What the model of the wire must say, whatever its figures.
 
 use super::super::between::Between;
+use super::super::{Plan, Request, Step};
 use super::*;
 use crate::config::{Settings, Source};
 use Algorithm::{Direct, RecursiveDoubling, Ring, Tree};
@@ -60,7 +61,8 @@ fn small_blocks_are_gathered_where_hosts_have_several_ranks() {
     };
     for (hosts, locals) in [(2, 8), (4, 4), (16, 8)] {
         let between = between(hosts, locals, NEAR, &[]);
-        assert!(gathers(&between, 8) && gathers(&between, 256), "{hosts} hosts of {locals}");
+        assert!(gathers(&between, 8), "{hosts} hosts of {locals}");
+        assert_eq!(gathers(&between, 256), hosts > 2, "{hosts} hosts of {locals}");
         assert!(!gathers(&between, 1 << 20), "{hosts} hosts of {locals}");
     }
     assert!(!gathers(&between(16, 1, NEAR, &[]), 8));
@@ -93,4 +95,70 @@ fn settings_leave_what_they_name() {
     assert_eq!(none.choice(Collective::AllGather, 8), None);
     let exact = between(4, 2, NEAR, &[("ACCL_DETERMINISTIC", "1")]);
     assert_eq!(exact.choice(Collective::AllReduce, 1 << 20), Some(Choice::Planned(Direct)));
+}
+
+/// Elements that cross the network when all ranks follow their plans; unfinished sums count as elements.
+fn sent_elems(layout: &Layout, choice: Choice, kind: Collective, count_elems: usize) -> usize {
+    let ranks = layout.hosts().iter().map(Vec::len).sum();
+    let sent = |rank| {
+        let request = Request {
+            kind,
+            ranks,
+            rank,
+            root: ranks - 1,
+            count_elems,
+            segment_elems: 4096,
+            align_elems: 16,
+            staging_elems: 0,
+        };
+        let mut plan = Plan::default();
+        match choice {
+            Choice::Hierarchical(between) => request.plan_hierarchical(layout, between, &mut plan),
+            _ => request.plan(Direct, &mut plan),
+        }
+        let crossing = |step: &Step| match step {
+            Step::Send { to, span } if layout.host_of[*to] != layout.host_of[rank] => span.count_elems,
+            _ => 0,
+        };
+        plan.steps.iter().map(crossing).sum::<usize>()
+    };
+    (0..ranks).map(sent).sum()
+}
+
+/// What must cross: each host's part of a sum must leave it, and each result come to every other host; a block goes to
+/// each host that has a rank which wants it, once.
+fn least_elems(layout: &Layout, kind: Collective, count: usize) -> usize {
+    let locals: Vec<_> = layout.hosts().iter().map(Vec::len).collect();
+    let (ranks, others) = (locals.iter().sum::<usize>(), locals.len() - 1);
+    let roots_host = locals[layout.host_of[ranks - 1]];
+    match kind {
+        Collective::AllReduce => 2 * others * count,
+        Collective::Reduce | Collective::Broadcast => others * count,
+        Collective::AllGather | Collective::ReduceScatter => ranks * others * count,
+        Collective::AllToAll => locals.iter().map(|local| local * (ranks - local) * count).sum(),
+        _ => (ranks - roots_host) * count,
+    }
+}
+
+#[test]
+fn no_byte_crosses_the_network_needlessly() {
+    const COUNT: usize = 1 << 18;
+    for locals in [&[2, 2][..], &[3, 4], &[1, 5], &[8, 8], &[2, 2, 2], &[1, 3, 2, 2, 2, 4]] {
+        let hosts = locals.iter().enumerate().flat_map(|(host, ranks)| vec![host; *ranks]);
+        let layout = Layout::of(&hosts.collect::<Vec<_>>());
+        let settings = Settings::from_source(&Source::of_pairs(&[])).unwrap();
+        let between = Between::new(&settings, layout.clone(), NEAR);
+        for kind in Collective::ALL.into_iter().filter(|kind| *kind != Collective::Split) {
+            let choice = between.choice(kind, COUNT * 4).unwrap();
+            let sent = sent_elems(&layout, choice, kind, COUNT);
+            let least = least_elems(&layout, kind, COUNT);
+            assert!(
+                sent >= least && sent * 10 <= least * 11,
+                "{kind} on {locals:?}: {sent} of {least} by {choice:?}"
+            );
+        }
+        // Gathering takes other ways within a host, and none between them.
+        let gathered = sent_elems(&layout, Choice::Hierarchical(Direct), Collective::AllToAll, 100);
+        assert_eq!(gathered, least_elems(&layout, Collective::AllToAll, 100));
+    }
 }

@@ -84,13 +84,15 @@ pub(super) fn serves(kind: Collective, between: Algorithm) -> bool {
 /// `between` carries AllReduce, Reduce and Broadcast from host to host; with [`Algorithm::Ring`] there are as many teams
 /// as the smallest host has ranks.
 pub(super) fn plan(request: &Request, layout: &Layout, between: Algorithm, plan: &mut Plan) {
+    // One host is no ring.
+    let around = between == Algorithm::Ring && layout.hosts.len() > 1;
     match request.kind {
         Collective::AllToAll if between == Algorithm::Ring => all_to_all::rotated(request, plan),
         Collective::AllToAll => all_to_all::gathered(request, layout, plan),
-        Collective::ReduceScatter if between == Algorithm::Ring => {
+        Collective::ReduceScatter if around => {
             host_ring::reduce_scatter(request, layout, plan);
         }
-        Collective::AllGather if between == Algorithm::Ring => host_ring::all_gather(request, layout, plan),
+        Collective::AllGather if around => host_ring::all_gather(request, layout, plan),
         Collective::ReduceScatter => reduce_scatter(request, layout, plan),
         Collective::AllGather => all_gather(request, layout, plan),
         Collective::AllReduce => {
