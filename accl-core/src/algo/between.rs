@@ -42,7 +42,8 @@ impl Between {
 fn ways(kind: Collective, settings: &Settings) -> Vec<Choice> {
     use Algorithm::{Direct, RecursiveDoubling, Ring, Tree};
     let all = [RecursiveDoubling, Tree, Direct, Ring].into_iter();
-    if settings.deterministic || kind == Collective::Split {
+    // The order of ranks counts where there is something to fold.
+    if settings.deterministic && kind.reduces() || kind == Collective::Split {
         return vec![Choice::Planned(Direct)];
     }
     // Who names algorithms gets plans of these alone, in which hosts do not count.
