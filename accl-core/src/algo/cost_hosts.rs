@@ -23,6 +23,10 @@ const NEAR_COPY_NS_PER_BYTE: f64 = 0.12;
 const STEP_NS: f64 = 100.0;
 /// Sums are read and written once more than copies.
 const FOLD_NS_PER_BYTE: f64 = 0.15;
+/// Plans that queue everything before the first result comes, or much of it, send and fold what caches have lost: so many bytes stay in
+/// one, and each one more takes so much longer.
+const NEAR_BYTES: f64 = (2 << 20) as f64;
+const FAR_NS_PER_BYTE: f64 = 0.3;
 /// The most bytes of a block that are gathered by hosts: ranks hold the blocks of whole hosts in scratch memory.
 pub(super) const GATHERED_MOST_BYTES: usize = 64 << 10;
 
@@ -109,6 +113,10 @@ impl Model {
         1.0 + CROWD_SHARE * (senders - CALM_SENDERS).max(0.0)
     }
 
+    fn far(bytes: f64) -> f64 {
+        (bytes - NEAR_BYTES).max(0.0) * FAR_NS_PER_BYTE
+    }
+
     fn fold(&self, bytes: f64) -> f64 {
         if self.kind.reduces() { bytes * FOLD_NS_PER_BYTE } else { 0.0 }
     }
@@ -152,6 +160,7 @@ impl Model {
                     + messages * MESSAGE_NS
                     + self.wire((moved - 2.0 * first).max(0.0))
                     + self.fold(bytes)
+                    + Self::far(bytes)
             }
             Algorithm::Ring => {
                 let windows = (bytes / (self.segment_bytes * members)).ceil().max(1.0);
@@ -164,6 +173,7 @@ impl Model {
                 2.0 * (self.hop() + (others * segments - 1.0) * MESSAGE_NS)
                     + self.wire(2.0 * share * bytes) * Self::crowd(others)
                     + self.fold(share * bytes)
+                    + Self::far(bytes)
             }
         }
     }

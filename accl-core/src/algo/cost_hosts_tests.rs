@@ -35,6 +35,7 @@ fn a_long_way_wants_few_hops_and_a_fast_one_few_bytes() {
         assert!(near < far && near < usize::MAX, "{hosts} hosts: from {near} and from {far} bytes on");
     }
     let two = between(2, 1, NEAR, &[]);
+    assert_eq!(two.choice(Collective::AllReduce, 64 << 20), Some(Choice::Hierarchical(Ring)));
     assert_eq!(two.choice(Collective::AllReduce, 8), Some(Choice::Hierarchical(RecursiveDoubling)));
 }
 
