@@ -1,8 +1,8 @@
 //! What the model of the wire must say, whatever its figures.
 
-use super::super::between::Between;
-use super::super::{Plan, Request, Step};
 use super::*;
+use crate::algo::between::Between;
+use crate::algo::{Plan, Request, Step};
 use crate::config::{Settings, Source};
 use Algorithm::{Direct, RecursiveDoubling, Ring, Tree};
 
