@@ -21,8 +21,8 @@ const CROWD_SHARE: f64 = 0.05;
 /// Copying a few KiB that another core has written, and a step of a plan.
 const NEAR_COPY_NS_PER_BYTE: f64 = 0.12;
 const STEP_NS: f64 = 100.0;
-/// Sums are read and written once more than copies.
-const FOLD_NS_PER_BYTE: f64 = 0.15;
+/// Folding what is in a cache, each byte of the sum.
+const FOLD_NS_PER_BYTE: f64 = 0.04;
 /// Plans that queue everything before the first result comes, or much of it, send and fold what caches have lost: so many bytes stay in
 /// one, and each one more takes so much longer.
 const NEAR_BYTES: f64 = (2 << 20) as f64;
@@ -150,7 +150,9 @@ impl Model {
                 let segments = (bytes / self.segment_bytes).ceil().max(1.0);
                 // Nothing of a segment is under way before the one before is finished, and the sum is copied once more.
                 let rounds = members.log2().floor() + odd;
-                rounds * (segments * self.hop() + self.wire(bytes) + self.fold(bytes)) + self.fold(bytes)
+                rounds * (segments * self.hop() + self.wire(bytes) + self.fold(bytes))
+                    + self.fold(bytes)
+                    + Self::far(bytes)
             }
             Algorithm::Tree => {
                 let first = (bytes / 2.0).min(self.segment_bytes);
