@@ -35,7 +35,7 @@ ncclResult_t acclStreamDestroy(cudaStream_t stream);
 /* Says what a call would do, without doing it: a local question, which no peer needs to ask as well. `operation` is
  * allreduce, reduce, broadcast, allgather, reducescatter, alltoall, gather or scatter; `count` and `datatype` are those of
  * the call. `way` gets a name of at most 31 characters, and its end, cut at `way_bytes`: copied, lent-flat, lent-owned, passed, ring, tree,
- * rd, alone (one rank) or nothing (no elements). `predicted_ns` gets the nanoseconds that it should take by the figures of
+ * rd, alone (one rank), nothing (no elements), and others between hosts (docs/tuning.md). `predicted_ns` gets the nanoseconds that it should take by the figures of
  * the machine (docs/tuning.md). A pointer is NULL, or an argument unknown: ncclInvalidArgument. */
 ncclResult_t acclExplain(ncclComm_t comm, const char *operation, size_t count, ncclDataType_t datatype, char *way,
                          size_t way_bytes, double *predicted_ns);

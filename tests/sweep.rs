@@ -366,15 +366,20 @@ fn over_tcp() {
     }
 }
 
-/// Processes of several hosts, by memory among themselves and by TCP between the hosts.
+/// Processes of several hosts, by memory among themselves and by TCP between the hosts: as the model says of this network, and
+/// where it takes the way for very long, or the bytes for very slow.
 #[test]
 fn several_hosts() {
-    for (processes, threads, hosts) in [(4, 1, 2), (5, 1, 2), (6, 1, 3), (7, 1, 3), (2, 3, 2), (4, 2, 2)] {
-        for (segment, deterministic) in [("256K", 0), ("1K", 0), ("64", 1)] {
+    for (processes, threads, hosts) in [(4, 1, 2), (5, 1, 2), (6, 1, 3), (7, 1, 5), (2, 3, 2), (4, 2, 2)] {
+        for (segment, deterministic, latency_us, bandwidth_mbps) in
+            [("256K", 0, "", ""), ("1K", 0, "1000000", ""), ("1K", 0, "1", "1"), ("64", 1, "", "")]
+        {
             let cluster = Cluster::new(processes, threads)
                 .hosts(hosts)
                 .env("ACCL_SEGMENT_BYTES", segment)
-                .env("ACCL_DETERMINISTIC", deterministic);
+                .env("ACCL_DETERMINISTIC", deterministic)
+                .env("ACCL_NET_LATENCY_US", latency_us)
+                .env("ACCL_NET_BANDWIDTH_MBPS", bandwidth_mbps);
             run(cluster, cases() / 3);
         }
     }

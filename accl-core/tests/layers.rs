@@ -18,6 +18,7 @@ const UNSAFE_FILES: [&str; 23] = [
     "os/futex.rs",
     "os/mapping.rs",
     "os/network.rs",
+    "os/tcp.rs",
     "os/process.rs",
     "reduce/body.rs",
     "reduce/mod.rs",

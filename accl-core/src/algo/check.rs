@@ -27,8 +27,16 @@ struct Value {
 /// A physical array of one rank: with in-place calls, two buffers are one array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
-    partial: bool,
+    area: Area,
     index: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Area {
+    /// What the caller and all peers can see.
+    Shared,
+    Partial,
+    Transit,
 }
 
 /// Slots that staging plans need at least, of `align` elements each.
@@ -60,7 +68,7 @@ impl Lent {
     /// True if `count` elements from `first` on are partly those that were lent.
     fn overlaps(&self, first: Place, count: usize) -> bool {
         let (mine, theirs) = (self.first.index, first.index);
-        self.first.partial == first.partial && mine < theirs + count && theirs < mine + self.count
+        self.first.area == first.area && mine < theirs + count && theirs < mine + self.count
     }
 }
 
@@ -105,7 +113,7 @@ impl Pattern {
     }
 }
 
-const WAYS: [Way; 13] = [
+const WAYS: [Way; 17] = [
     Way::Messages(Algorithm::Direct),
     Way::Messages(Algorithm::Ring),
     Way::Messages(Algorithm::Tree),
@@ -117,6 +125,10 @@ const WAYS: [Way; 13] = [
     Way::Hosts(Pattern::Blocks, Algorithm::Ring),
     Way::Hosts(Pattern::Turns(2), Algorithm::RecursiveDoubling),
     Way::Hosts(Pattern::Turns(3), Algorithm::Ring),
+    Way::Hosts(Pattern::Apart, Algorithm::Direct),
+    Way::Hosts(Pattern::Blocks, Algorithm::Direct),
+    Way::Hosts(Pattern::Turns(3), Algorithm::Direct),
+    Way::Hosts(Pattern::Uneven, Algorithm::Direct),
     Way::Hosts(Pattern::Uneven, Algorithm::Ring),
     Way::Hosts(Pattern::Uneven, Algorithm::Tree),
 ];
@@ -127,7 +139,7 @@ impl Way {
             Self::Messages(algorithm) => algorithm.serves(kind),
             Self::Reading(_) => true,
             Self::Staging => staging::serves(kind),
-            Self::Hosts(_, between) => hierarchical::serves(kind) && between.serves(kind),
+            Self::Hosts(_, between) => hierarchical::serves(kind, between),
         }
     }
 
@@ -171,6 +183,7 @@ struct Machine {
     staging: usize,
     touched: Vec<Touched>,
     partial: Vec<Option<Value>>,
+    transit: Vec<Option<Value>>,
     clock: Vec<u64>,
     /// The clock at each point that was told.
     told: Vec<Vec<u64>>,
@@ -227,6 +240,7 @@ impl Machine {
             staging,
             touched: vec![Touched::default(); memory],
             partial: vec![None; plan.partial_elems],
+            transit: vec![None; plan.transit_elems],
             plan,
             clock: vec![0; request.ranks],
             told: Vec::new(),
@@ -243,10 +257,11 @@ impl Machine {
         let (input, output) =
             if self.in_place { offsets(&self.request) } else { (0, input_elems(&self.request)) };
         match buffer {
-            Buffer::Input => Place { partial: false, index: input + index },
-            Buffer::Output => Place { partial: false, index: output + index },
-            Buffer::Partial => Place { partial: true, index },
-            Buffer::Staging => Place { partial: false, index: self.staging + index },
+            Buffer::Input => Place { area: Area::Shared, index: input + index },
+            Buffer::Output => Place { area: Area::Shared, index: output + index },
+            Buffer::Partial => Place { area: Area::Partial, index },
+            Buffer::Transit => Place { area: Area::Transit, index },
+            Buffer::Staging => Place { area: Area::Shared, index: self.staging + index },
         }
     }
 
@@ -255,6 +270,7 @@ impl Machine {
             Buffer::Input => input_elems(&self.request),
             Buffer::Output => output_elems(&self.request),
             Buffer::Partial => self.plan.partial_elems,
+            Buffer::Transit => self.plan.transit_elems,
             Buffer::Staging => self.request.staging_elems,
         };
         assert!(span.start_elems + span.count_elems <= limit, "span {span:?} leaves its buffer of {limit}");
@@ -264,8 +280,11 @@ impl Machine {
     }
 
     fn read(&self, span: &Span) -> Vec<Value> {
-        let cell =
-            |place: &Place| if place.partial { self.partial[place.index] } else { self.memory[place.index] };
+        let cell = |place: &Place| match place.area {
+            Area::Shared => self.memory[place.index],
+            Area::Partial => self.partial[place.index],
+            Area::Transit => self.transit[place.index],
+        };
         self.places(span).iter().map(|place| cell(place).expect("read of memory that nobody wrote")).collect()
     }
 
@@ -282,14 +301,17 @@ impl Machine {
             assert_eq!(reader, None, "rank {rank} writes {span:?}, which that rank may be reading");
         }
         let now = self.clock[self.request.rank];
-        for place in places.iter().filter(|place| !place.partial) {
+        for place in places.iter().filter(|place| place.area == Area::Shared) {
             self.touched[place.index].written = now;
             self.assert_unread(place.index);
         }
         for (place, value) in places.into_iter().zip(values) {
-            let cell =
-                if place.partial { &mut self.partial[place.index] } else { &mut self.memory[place.index] };
-            *cell = Some(*value);
+            let area = match place.area {
+                Area::Shared => &mut self.memory,
+                Area::Partial => &mut self.partial,
+                Area::Transit => &mut self.transit,
+            };
+            area[place.index] = Some(*value);
         }
     }
 
@@ -308,7 +330,7 @@ impl Machine {
 impl World {
     /// What `rank` reads in the memory of `from`.
     fn read_remote(&mut self, rank: Rank, from: Rank, span: &Span) -> Vec<Value> {
-        assert_ne!(span.buffer, Buffer::Partial, "partials are nobody else's");
+        assert!(!matches!(span.buffer, Buffer::Partial | Buffer::Transit), "scratch memory is nobody else's");
         let (now, knows) = (self.machines[rank].clock[rank], self.machines[rank].clock[from]);
         let owner = &mut self.machines[from];
         for place in owner.places(span) {

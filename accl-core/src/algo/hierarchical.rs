@@ -7,10 +7,11 @@
 //! ranks of a host work.
 //!
 //! ReduceScatter and AllGather need no team: what a host has folded for a rank goes straight to that rank, and a block
-//! goes straight to one rank of each other host, which hands it on.
+//! goes straight to one rank of each other host, which hands it on. Among many hosts both go around (`host_ring`).
 
 use super::chunk::{segment, segments};
 use super::{Algorithm, Buffer, Operand, Plan, Request, Span, Step};
+use super::{all_to_all, host_ring};
 use crate::types::{Collective, Rank};
 use std::ops::Range;
 
@@ -20,8 +21,8 @@ const WINDOW: usize = 8;
 /// Which ranks share a host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
-    hosts: Vec<Vec<Rank>>,
-    host_of: Vec<usize>,
+    pub(super) hosts: Vec<Vec<Rank>>,
+    pub(super) host_of: Vec<usize>,
 }
 
 impl Layout {
@@ -55,7 +56,7 @@ impl Layout {
     }
 
     /// What the ranks of a host bring to `rank`, one of them: the same elements of each one's input.
-    fn everybody(&self, rank: Rank, own: Span) -> impl Iterator<Item = Operand> {
+    pub(super) fn everybody(&self, rank: Rank, own: Span) -> impl Iterator<Item = Operand> {
         self.neighbours(rank).iter().map(move |peer| {
             if *peer == rank { Operand::Local(own) } else { Operand::Peer(*peer, Buffer::Input) }
         })
@@ -69,16 +70,29 @@ impl Layout {
     }
 }
 
-/// True if there is a plan for operations of `kind`.
-pub(super) fn serves(kind: Collective) -> bool {
-    use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
-    matches!(kind, AllReduce | Reduce | ReduceScatter | AllGather | Broadcast)
+/// True if there is a plan for operations of `kind` that `between` carries from host to host.
+pub(super) fn serves(kind: Collective, between: Algorithm) -> bool {
+    match kind {
+        Collective::AllToAll | Collective::AllGather | Collective::ReduceScatter => {
+            matches!(between, Algorithm::Direct | Algorithm::Ring)
+        }
+        Collective::AllReduce | Collective::Reduce | Collective::Broadcast => between.serves(kind),
+        Collective::Gather | Collective::Scatter | Collective::Split => false,
+    }
 }
 
 /// `between` carries AllReduce, Reduce and Broadcast from host to host; with [`Algorithm::Ring`] there are as many teams
 /// as the smallest host has ranks.
 pub(super) fn plan(request: &Request, layout: &Layout, between: Algorithm, plan: &mut Plan) {
+    // One host is no ring.
+    let around = between == Algorithm::Ring && layout.hosts.len() > 1;
     match request.kind {
+        Collective::AllToAll if between == Algorithm::Ring => all_to_all::rotated(request, plan),
+        Collective::AllToAll => all_to_all::gathered(request, layout, plan),
+        Collective::ReduceScatter if around => {
+            host_ring::reduce_scatter(request, layout, plan);
+        }
+        Collective::AllGather if around => host_ring::all_gather(request, layout, plan),
         Collective::ReduceScatter => reduce_scatter(request, layout, plan),
         Collective::AllGather => all_gather(request, layout, plan),
         Collective::AllReduce => {
@@ -244,7 +258,7 @@ impl Embedding<'_> {
                 ..span
             },
             Buffer::Partial => Span::partial(range(self.scratch)),
-            Buffer::Output | Buffer::Staging => Span::output(range(self.part.start)),
+            Buffer::Output | Buffer::Staging | Buffer::Transit => Span::output(range(self.part.start)),
         }
     }
 

@@ -3,11 +3,15 @@
 //! Words: a *chunk* is the share of the data that one rank owns; a *segment* is the piece that a pipeline moves
 //! at once. All sizes here are counted in elements.
 
+mod all_to_all;
+mod between;
 mod choices;
 mod chunk;
 mod cost;
+mod cost_hosts;
 mod direct;
 mod hierarchical;
+mod host_ring;
 mod plan;
 mod reading;
 mod recursive_doubling;

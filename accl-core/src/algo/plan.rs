@@ -22,6 +22,8 @@ pub enum Buffer {
     Output,
     /// Scratch memory of the operation: accumulators of an unfinished reduction.
     Partial,
+    /// Scratch memory of the operation: elements on their way from one rank to another, untouched.
+    Transit,
     /// The rank's staging area, which all peers can read: elements, untouched where they were copied from an input,
     /// finished where they were reduced.
     Staging,
@@ -52,6 +54,11 @@ impl Span {
     /// Accumulators of the scratch memory.
     pub fn partial(range: Range<usize>) -> Self {
         Self::of(Buffer::Partial, range)
+    }
+
+    /// Elements of scratch memory.
+    pub fn transit(range: Range<usize>) -> Self {
+        Self::of(Buffer::Transit, range)
     }
 
     /// Elements of the staging area.
@@ -140,6 +147,8 @@ pub struct Plan {
     pub operands: Vec<Operand>,
     /// Accumulators of scratch memory that the plan needs.
     pub partial_elems: usize,
+    /// Elements of scratch memory, the same.
+    pub transit_elems: usize,
 }
 
 impl Plan {
@@ -148,6 +157,7 @@ impl Plan {
         self.steps.clear();
         self.operands.clear();
         self.partial_elems = 0;
+        self.transit_elems = 0;
     }
 
     pub(super) fn send(&mut self, to: Rank, span: Span) {

@@ -1,13 +1,14 @@
 //! Which algorithm serves a call.
 
+use super::between::Between;
 use super::choices::{Choices, Forced, WAYS, WAYS_WITHOUT_READING};
 #[cfg(test)]
 use super::cost::Pull;
 use super::cost::{BOARD_MOST_BYTES, Shape, Way, predict};
-use super::{Folding, Layout, hierarchical};
+use super::{Folding, Layout};
 use crate::config::Settings;
 use crate::error::{Error, Result};
-use crate::topo::Machine;
+use crate::topo::{Machine, Wire};
 use crate::types::Collective;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -77,6 +78,23 @@ pub enum Choice {
     Hierarchical(Algorithm),
 }
 
+impl Choice {
+    /// The name for people of a choice between hosts.
+    pub fn name(self, kind: Collective) -> &'static str {
+        match self {
+            // Of an AllToAll it is not the data that goes around, but who sends to whom.
+            Self::Hierarchical(Algorithm::Ring) if kind == Collective::AllToAll => "rotated",
+            Self::Hierarchical(Algorithm::Direct) if kind == Collective::AllToAll => "hosts-gathered",
+            Self::Hierarchical(Algorithm::Direct) => "hosts-direct",
+            Self::Hierarchical(Algorithm::Ring) => "hosts-ring",
+            Self::Hierarchical(Algorithm::Tree) => "hosts-tree",
+            Self::Hierarchical(Algorithm::RecursiveDoubling) => "hosts-rd",
+            Self::Planned(algorithm) => algorithm.name(),
+            _ => "direct",
+        }
+    }
+}
+
 /// What the choice depends on besides the request.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -95,40 +113,20 @@ pub struct Facts {
     between_hosts: Option<Arc<Between>>,
 }
 
-/// What the choice between hosts depends on.
-#[derive(Debug)]
-struct Between {
-    layout: Layout,
-    /// The algorithms of small and of large calls that are not hierarchical.
-    routes: [Routes; 2],
-    /// The algorithms between the hosts, the same; none for a kind that settings or nature make flat.
-    teams: [Routes; 2],
-}
-
 /// The algorithm for each kind, as the settings leave it; none if they leave none.
 type Routes = [Option<Algorithm>; Collective::ALL.len()];
 
-/// Between hosts, up to so many bytes what counts is how often one rank waits for another.
-const SMALL_BYTES: usize = 32 << 10;
-
 impl Facts {
-    /// The facts for ranks on several hosts.
-    pub fn between_hosts(settings: &Settings, layout: Layout, shape: Shape, machine: &Machine) -> Self {
-        use Algorithm::{Direct, RecursiveDoubling, Ring, Tree};
-        let few_waits = [RecursiveDoubling, Tree, Direct, Ring];
-        let few_bytes = [Ring, Tree, Direct, RecursiveDoubling];
-        let orders = [few_waits, few_bytes];
-        let teams = orders.map(|order| {
-            Collective::ALL.map(|kind| {
-                let flat = settings.deterministic
-                    || !settings.algorithms.is_open(kind)
-                    || !hierarchical::serves(kind);
-                order.into_iter().find(|one| !flat && one.serves(kind))
-            })
-        });
-        let routes = orders.map(|order| routes(settings, &order));
+    /// The facts for ranks on several hosts, with this network between them.
+    pub fn between_hosts(
+        settings: &Settings,
+        layout: Layout,
+        wire: Wire,
+        shape: Shape,
+        machine: &Machine,
+    ) -> Self {
         Self {
-            between_hosts: Some(Arc::new(Between { layout, routes, teams })),
+            between_hosts: Some(Arc::new(Between::new(settings, layout, wire))),
             reads: false,
             exchanges: false,
             ..Self::of(settings, shape, machine)
@@ -137,7 +135,7 @@ impl Facts {
 
     /// The facts that settings give for ranks of one host of this shape, on a machine of these figures.
     pub fn of(settings: &Settings, shape: Shape, machine: &Machine) -> Self {
-        let routes = routes(settings, &Algorithm::ALL);
+        let routes = routes(settings);
         let forced = Collective::ALL.map(|kind| forced(kind, shape.ranks, settings));
         let ways = if forced.iter().all(|of_kind| *of_kind == Forced::default()) {
             best_ways(shape, machine)
@@ -183,6 +181,11 @@ impl Facts {
     #[cfg(test)]
     pub(crate) fn for_tests(settings: &Settings) -> Self {
         Self::of(settings, Shape { ranks: 2, cpus: 2, pull: Pull::InPlace }, &Machine::default())
+    }
+
+    /// How long a call of `bytes` should take by a choice between hosts; nanoseconds. None on one host.
+    pub fn predict_between(&self, choice: Choice, kind: Collective, bytes: usize) -> Option<f64> {
+        self.between_hosts.as_ref().map(|between| between.predict(choice, kind, bytes))
     }
 
     /// How long a call of `bytes` should take that goes `way`; nanoseconds.
@@ -290,11 +293,7 @@ pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
         return Ok(Choice::Planned(Algorithm::Direct));
     }
     if let Some(between) = &facts.between_hosts {
-        let moved = bytes.saturating_mul(contributed_blocks(kind, facts.shape.ranks));
-        let (size, index) = (usize::from(moved > SMALL_BYTES), kind.index());
-        let hierarchical = between.teams[size][index].map(Choice::Hierarchical);
-        let flat = between.routes[size][index].map(Choice::Planned);
-        return hierarchical.or(flat).ok_or_else(|| none_left(kind));
+        return between.choice(kind, bytes).ok_or_else(|| none_left(kind));
     }
     let route = facts.route(kind)?;
     if route != Algorithm::Direct {
@@ -308,15 +307,15 @@ pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
     })
 }
 
-/// For each kind, the first algorithm of `order` that the settings allow.
-fn routes(settings: &Settings, order: &[Algorithm]) -> Routes {
+/// For each kind, the first algorithm that the settings allow.
+fn routes(settings: &Settings) -> Routes {
     Collective::ALL.map(|kind| {
         // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
         if kind == Collective::Split || settings.deterministic || !Algorithm::Ring.serves(kind) {
             return Some(Algorithm::Direct);
         }
         let allowed = |one: &Algorithm| one.serves(kind) && settings.algorithms.allow(kind, one.name());
-        order.iter().copied().find(allowed)
+        Algorithm::ALL.into_iter().find(allowed)
     })
 }
 

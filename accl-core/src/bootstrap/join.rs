@@ -11,7 +11,8 @@ use super::tree::STAR_RANKS;
 use super::wire::{MEMBER_BYTES, Message, PeerRecord};
 use crate::config::Network;
 use crate::error::{Error, ErrorKind, Result};
-use crate::os::{clock, random, socket};
+use crate::os::{clock, network, random, socket, tcp};
+use crate::topo::{Uplink, interface_of};
 use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -75,6 +76,28 @@ impl<'a> Trusted<'a> {
     /// A connection whose other side has proved itself already; `inbox` has come behind that.
     pub(super) fn proved(stream: OwnedFd, inbox: Vec<u8>, give_up: &'a dyn Fn() -> Result<()>) -> Self {
         Self { stream, inbox, descriptor: None, give_up }
+    }
+
+    /// What this connection says of the way to other hosts, if it leads to one; what settings say goes before.
+    fn uplink(&self, settings: &Network) -> Uplink {
+        let socket = self.as_fd();
+        let mut uplink = Uplink::default();
+        if let (Some(here), Some(there)) = (network::local_ip(socket), network::peer_ip(socket))
+            && here != there
+        {
+            // In whole microseconds, of which there are none on a network in memory.
+            let us = tcp::round_trip(socket).map(|time| time.as_micros().max(1));
+            uplink.round_trip_us = us.map_or(0, |us| u32::try_from(us).unwrap_or(u32::MAX));
+            // What cannot be found out is not known: no reason to fail.
+            let interfaces = network::interfaces().unwrap_or_default();
+            let speed = interface_of(&interfaces, here).and_then(network::speed_mbps);
+            uplink.bandwidth_mbps = speed.unwrap_or(0);
+        }
+        if let Some(us) = settings.latency_us {
+            uplink.round_trip_us = us.saturating_mul(2);
+        }
+        uplink.bandwidth_mbps = settings.bandwidth_mbps.unwrap_or(uplink.bandwidth_mbps);
+        uplink
     }
 
     /// The socket, if everything that came on it has been taken.
@@ -214,7 +237,7 @@ fn accept<'a>(
     stagger(&request, limit, give_up)?;
     let (mut own, root) = reach_root(&invitation, &request, limit, give_up)?;
     let deadline = clock::now() + request.patience.map_or(FOR_EVER, |patience| patience + GRACE);
-    let record = presence.record()?;
+    let record = PeerRecord { uplink: own.uplink(request.network), ..presence.record()? };
     let join = |stands| Message::Join {
         ranks,
         rank,

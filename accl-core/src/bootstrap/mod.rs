@@ -38,7 +38,7 @@ pub use presence::Presence;
 pub use wire::PeerRecord;
 
 /// The version of messages and of shared memory layouts: builds that differ in it cannot talk to each other.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// How many connections came over TCP that proved nothing: port scanners, say. They are dropped.
 pub fn strays() -> u64 {

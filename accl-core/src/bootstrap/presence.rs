@@ -5,7 +5,7 @@ use super::wire::{HOST_BYTES, MOST_ADDRESSES, PeerRecord};
 use crate::config::Network;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{network, process};
-use crate::topo::{Candidate, Place, candidates, fnv1a};
+use crate::topo::{Candidate, Place, Uplink, candidates, fnv1a};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -68,7 +68,8 @@ impl Presence {
         let mut host = network::host_name();
         host.truncate(host.floor_char_boundary(HOST_BYTES));
         let addresses = self.addresses.iter().take(MOST_ADDRESSES).copied().collect();
-        Ok(PeerRecord { place: Place::here()?, host_id: self.host_id, port: self.port, addresses, host })
+        let (place, uplink) = (Place::here()?, Uplink::default());
+        Ok(PeerRecord { place, host_id: self.host_id, port: self.port, addresses, host, uplink })
     }
 
     /// An error if other hosts cannot reach this process, with the reason.

@@ -6,7 +6,7 @@
 
 use super::share::{ranks_of, share_of};
 use super::tree::{Roster, Source, sources, sources_in_share};
-use super::wire::{Message, PeerRecord};
+use super::wire::{Message, PeerRecord, share_uplinks};
 use crate::error::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -368,7 +368,9 @@ impl Root {
     fn roster(&self) -> Roster {
         let own = self.members.values().map(|member| &member.record);
         let others = self.delegates.values().filter_map(|delegate| delegate.list.as_ref());
-        own.chain(others.flat_map(|list| list.iter())).cloned().collect()
+        let mut all: Vec<_> = own.chain(others.flat_map(|list| list.iter())).cloned().collect();
+        share_uplinks(&mut all);
+        all.into()
     }
 }
 

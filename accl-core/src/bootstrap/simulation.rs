@@ -10,7 +10,7 @@ use super::tree::{ARITY, STAR_RANKS, Shelf};
 use super::wire::{Message, PeerRecord};
 use crate::error::Error;
 use crate::os::clock;
-use crate::topo::Place;
+use crate::topo::{Place, Uplink};
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -88,8 +88,9 @@ fn record(rank: usize, ranks_per_process: usize) -> PeerRecord {
     };
     let addresses = [[10, 0, (host >> 8) as u8, host as u8], [10, 1, (host >> 8) as u8, host as u8]];
     let addresses = addresses.map(IpAddr::from).to_vec();
+    let uplink = Uplink { round_trip_us: 20 + host as u32, bandwidth_mbps: 100_000 };
     let port = 30_000 + (process % 8) as u16;
-    PeerRecord { place, host_id: None, port, addresses, host: format!("node-{host:05}.cluster") }
+    PeerRecord { place, host_id: None, port, addresses, host: format!("node-{host:05}.cluster"), uplink }
 }
 
 impl Simulation {

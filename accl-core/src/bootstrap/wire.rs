@@ -9,9 +9,11 @@
 //! ```text
 //! kernel u64 | network u64 | PID namespace u64 | process number u32 | process u64 | 0, or 1 and host id u64
 //! port u16 | number of addresses u8, for each: 4 or 6 as u8, 4 or 16 bytes | length u8, host name
+//! round trip to other hosts in microseconds u32 | speed of its interface in Mbit/s u32
 //! ```
 //!
-//! In the list of all ranks each says only in what it differs from the one before it:
+//! In the list of all ranks each says only in what it differs from the one before it; the way to other hosts is that of
+//! the host's first one ([`share_uplinks`]):
 //!
 //! ```text
 //! 0, all of the above | 1 (on the same host), process number u32, process u64, port u16 | 2 (of the same process)
@@ -21,7 +23,7 @@ use super::auth::{Nonce, Proof, Token};
 use super::links::LinkRequest;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::topo::Place;
+use crate::topo::{Place, Uplink};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -53,6 +55,8 @@ pub struct PeerRecord {
     pub addresses: Vec<IpAddr>,
     /// What its host calls itself.
     pub host: String,
+    /// Its way to other hosts.
+    pub uplink: Uplink,
 }
 
 impl PeerRecord {
@@ -72,13 +76,18 @@ impl PeerRecord {
         (addresses, &self.host[..self.host.floor_char_boundary(HOST_BYTES)])
     }
 
-    /// How a list says what follows `before`: see the head of this file.
-    fn likeness(&self, before: Option<&Self>) -> u8 {
+    /// True if it runs where the one before does.
+    fn follows(&self, before: &Self) -> bool {
         let place = |record: &Self| Place { pid: 0, process: 0, ..record.place };
         let host = |record: &Self| (place(record), record.host_id);
+        host(self) == host(before) && self.told() == before.told()
+    }
+
+    /// How a list says what follows `before`: see the head of this file.
+    fn likeness(&self, before: Option<&Self>) -> u8 {
         let process = |record: &Self| (record.place.pid, record.place.process, record.port);
         match before {
-            Some(before) if host(self) == host(before) && self.told() == before.told() => {
+            Some(before) if self.follows(before) && self.uplink == before.uplink => {
                 if process(self) == process(before) { SAME_PROCESS } else { SAME_HOST }
             }
             _ => NEW_HOST,
@@ -93,6 +102,17 @@ impl PeerRecord {
     /// Who that is, for people.
     pub fn describe(&self) -> String {
         format!("process {} on host {}", self.place.pid, if self.host.is_empty() { "?" } else { &self.host })
+    }
+}
+
+/// Gives ranks that follow each other on a host the first one's way to other hosts, so that a list says it once.
+pub fn share_uplinks(records: &mut [PeerRecord]) {
+    for index in 1..records.len() {
+        if let [before, record] = &mut records[index - 1..=index]
+            && record.follows(before)
+        {
+            record.uplink = before.uplink;
+        }
     }
 }
 
@@ -342,7 +362,8 @@ impl Writer {
                 IpAddr::V6(ip) => self.u8(6).bytes(&ip.octets()),
             };
         }
-        self.u8(host.len() as u8).bytes(host.as_bytes())
+        self.u8(host.len() as u8).bytes(host.as_bytes());
+        self.u32(record.uplink.round_trip_us).u32(record.uplink.bandwidth_mbps)
     }
 
     fn roster(&mut self, records: &[PeerRecord]) -> &mut Self {
@@ -460,7 +481,9 @@ impl Reader<'_> {
         if length > HOST_BYTES {
             return Err(malformed(format!("a host name of {length} bytes (at most {HOST_BYTES})")));
         }
-        Ok(PeerRecord { place, host_id, port, addresses, host: self.text_of(length)? })
+        let host = self.text_of(length)?;
+        let uplink = Uplink { round_trip_us: self.u32()?, bandwidth_mbps: self.u32()? };
+        Ok(PeerRecord { place, host_id, port, addresses, host, uplink })
     }
 
     fn address(&mut self) -> Result<IpAddr> {

@@ -15,18 +15,22 @@ fn place() -> impl Strategy<Value = Place> {
 
 fn record() -> impl Strategy<Value = PeerRecord> {
     let addresses = prop::collection::vec(any::<IpAddr>(), 0..MOST_ADDRESSES);
-    (place(), any::<(Option<u64>, u16)>(), addresses, ".{0,12}").prop_map(
-        |(place, (host_id, port), addresses, host)| PeerRecord { place, host_id, port, addresses, host },
+    (place(), any::<(Option<u64>, u16, u32, u32)>(), addresses, ".{0,12}").prop_map(
+        |(place, (host_id, port, round_trip_us, bandwidth_mbps), addresses, host)| {
+            let uplink = Uplink { round_trip_us, bandwidth_mbps };
+            PeerRecord { place, host_id, port, addresses, host, uplink }
+        },
     )
 }
 
 /// Some ranks share a host or a process with the one before.
 fn roster() -> impl Strategy<Value = Vec<PeerRecord>> {
-    prop::collection::vec((record(), 0..3), 0..9).prop_map(|records| {
+    prop::collection::vec((record(), 0..4), 0..9).prop_map(|records| {
         let mut roster: Vec<PeerRecord> = Vec::new();
         for (record, likeness) in records {
             roster.push(match (likeness, roster.last().cloned()) {
                 (1, Some(before)) => PeerRecord { port: record.port, ..before },
+                (3, Some(before)) => PeerRecord { uplink: record.uplink, ..before },
                 (2, Some(before)) => before,
                 _ => record,
             });
@@ -120,7 +124,7 @@ fn too_much_in_a_record_is_cut_and_foreign_excess_refused() {
     let Some(Message::Roster(back)) = Message::decode(&mut buffer, MEMBER_BYTES).unwrap() else { panic!() };
     assert_eq!((back[0].addresses.len(), back[0].host.len()), (MOST_ADDRESSES, HOST_BYTES));
     let mut frame = Message::Roster(vec![PeerRecord::default()].into()).encode();
-    let addresses = frame.len() - 2;
+    let addresses = frame.len() - 10;
     frame[addresses] = 17;
     assert!(Message::decode(&mut frame, MEMBER_BYTES).is_err());
 }
@@ -133,22 +137,35 @@ fn a_list_says_what_ranks_have_in_common_once() {
     };
     let roster = [record(1, "a"), record(1, "a"), record(2, "a"), record(3, "b"), record(3, "b")];
     let mut frame = Message::Roster(roster.to_vec().into()).encode();
-    assert_eq!(frame.len(), 9 + (1 + 42) + 1 + (1 + 14) + (1 + 42) + 1);
+    assert_eq!(frame.len(), 9 + (1 + 50) + 1 + (1 + 14) + (1 + 50) + 1);
     assert_eq!(Message::decode(&mut frame, MEMBER_BYTES), Ok(Some(Message::Roster(roster.to_vec().into()))));
     // The first rank is like nobody, and what can be said shortly must be.
-    for damage in [(9, SAME_PROCESS), (53, SAME_HOST), (53, NEW_HOST)] {
+    for damage in [(9, SAME_PROCESS), (61, SAME_HOST), (61, NEW_HOST)] {
         let mut frame = Message::Roster(roster[..2].to_vec().into()).encode();
         frame.truncate(damage.0 - 1);
         frame.push(damage.1);
         match damage.1 {
             SAME_HOST => frame.extend([&1u32.to_le_bytes()[..], &1u64.to_le_bytes(), &[0; 2]].concat()),
-            NEW_HOST => frame.extend_from_within(9..51),
+            NEW_HOST => frame.extend_from_within(9..59),
             _ => {}
         }
         let length = (frame.len() - 4) as u32;
         frame[..4].copy_from_slice(&length.to_le_bytes());
         assert!(Message::decode(&mut frame, MEMBER_BYTES).is_err(), "{damage:?}");
     }
+}
+
+#[test]
+fn ranks_that_follow_each_other_on_a_host_share_its_way_to_others() {
+    let record = |pid, host: &str, round_trip_us| {
+        let place = Place { pid, process: u64::from(pid), ..Place::default() };
+        let uplink = Uplink { round_trip_us, bandwidth_mbps: 1000 };
+        PeerRecord { place, host: host.into(), uplink, ..PeerRecord::default() }
+    };
+    let mut roster =
+        [record(1, "a", 5), record(1, "a", 6), record(2, "a", 7), record(3, "b", 8), record(4, "a", 9)];
+    share_uplinks(&mut roster);
+    assert_eq!(roster.map(|one| one.uplink.round_trip_us), [5, 5, 5, 8, 9]);
 }
 
 #[test]

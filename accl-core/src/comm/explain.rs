@@ -13,8 +13,8 @@ const _: () = assert!(BOARD_MOST_BYTES == BOARD_BYTES);
 /// The choice for a call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Explanation {
-    /// How it is carried out: `copied`, `lent-flat`, `lent-owned`, `passed`, `staged`, `ring`, `tree`, `rd`; `alone` for one rank,
-    /// `nothing` for no elements.
+    /// How it is carried out: `copied`, `lent-flat`, `lent-owned`, `passed`, `staged`, `ring`, `tree`, `rd`; between hosts also
+    /// `hosts-direct`, `hosts-ring`, `hosts-tree`, `hosts-rd`; `alone` for one rank, `nothing` for no elements.
     pub way: &'static str,
     /// Nanoseconds that it should take.
     pub predicted_ns: f64,
@@ -32,13 +32,14 @@ impl Communicator {
         if bytes == 0 {
             return Ok(Explanation { way: "nothing", predicted_ns: 0.0 });
         }
-        let way = match select(kind, bytes, facts)? {
+        let choice = select(kind, bytes, facts)?;
+        if let Some(predicted_ns) = facts.predict_between(choice, kind, bytes) {
+            return Ok(Explanation { way: choice.name(kind), predicted_ns });
+        }
+        let way = match choice {
             Choice::Planned(Algorithm::Ring) => Way::Ring,
             Choice::Planned(Algorithm::Tree) => Way::Tree,
             Choice::Planned(Algorithm::RecursiveDoubling) => Way::RecursiveDoubling,
-            Choice::Hierarchical(Algorithm::Ring) => Way::Ring,
-            Choice::Hierarchical(Algorithm::Tree) => Way::Tree,
-            Choice::Hierarchical(_) => Way::RecursiveDoubling,
             _ => facts.way(kind, bytes),
         };
         let name = if self.ranks() == 1 { "alone" } else { way.name() };

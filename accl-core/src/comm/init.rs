@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::os::process::Watch;
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
-use crate::topo::{Machine, Place, probe_word};
+use crate::topo::{Machine, Place, Wire, probe_word};
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
 use crate::transport::tcp::{ControlHandle, Network, World};
 use crate::tune;
@@ -208,7 +208,10 @@ impl Communicator {
         let control = join_hosts(network.as_ref(), &watches)?;
         let facts = if network.is_some() {
             let hosts: Vec<_> = peers.iter().map(PeerRecord::home).collect();
-            Facts::between_hosts(settings, Layout::of(&hosts), shape, &prepared.machine)
+            let near = peers.iter().all(|peer| peer.place.shares_host(&peers[0].place));
+            let usual = if near { Wire::LOOPBACK } else { Wire::UNKNOWN };
+            let wire = Wire::of(peers.iter().map(|peer| peer.uplink), usual);
+            Facts::between_hosts(settings, Layout::of(&hosts), wire, shape, &prepared.machine)
         } else {
             Facts::of(settings, shape, &prepared.machine)
         };

@@ -1,5 +1,5 @@
 //! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`,
-//! `PEER_TIMEOUT`, `TCP_CONGESTION`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`.
+//! `PEER_TIMEOUT`, `TCP_CONGESTION`, `NET_LATENCY_US`, `NET_BANDWIDTH_MBPS`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`.
 //!
 //! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
 //! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
@@ -35,6 +35,10 @@ pub struct Network {
     pub congestion_control: Option<String>,
     /// `SHM_DISABLE`: this process takes itself for a host of its own, and reaches all others by the network.
     pub apart: bool,
+    /// `NET_LATENCY_US`: from host to host, if that is not to be measured.
+    pub latency_us: Option<u32>,
+    /// `NET_BANDWIDTH_MBPS`: of a host, if its interface is not to be asked.
+    pub bandwidth_mbps: Option<u32>,
     /// `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`: how fast many ranks come to one root.
     pub stagger: Stagger,
 }
@@ -106,6 +110,8 @@ impl Network {
             peer_timeout: source.seconds("PEER_TIMEOUT")?,
             congestion_control: read(source, "TCP_CONGESTION", |text| Ok(text.to_string()))?,
             apart: source.switch("SHM_DISABLE")?,
+            latency_us: read(source, "NET_LATENCY_US", |text| above_zero(text, "microseconds"))?,
+            bandwidth_mbps: read(source, "NET_BANDWIDTH_MBPS", |text| above_zero(text, "Mbit/s"))?,
             stagger: Stagger {
                 threshold_ranks: read(source, "UID_STAGGER_THRESHOLD", number_of)?.unwrap_or(256),
                 ranks_per_second: read(source, "UID_STAGGER_RATE", number_of)?.unwrap_or(7000),
@@ -177,6 +183,11 @@ fn family_of(text: &str) -> Result<Family> {
 
 fn number_of(text: &str) -> Result<u32> {
     text.trim().parse().map_err(|_| Error::argument("need a number of ranks"))
+}
+
+fn above_zero(text: &str, unit: &str) -> Result<u32> {
+    let number = text.trim().parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| Error::argument(format!("need a whole number of {unit} above 0")))
 }
 
 fn ports_of(text: &str) -> Result<RangeInclusive<u16>> {

@@ -89,6 +89,18 @@ pub const SETTINGS: &[Setting] = &[
         "0: ncclCommRegister succeeds with a NULL handle and registers nothing",
     ),
     setting(
+        "NET_BANDWIDTH_MBPS",
+        Kind::Text,
+        "",
+        "how many Mbit/s a host can send to others, for the choice between ways; unset: as its interface says",
+    ),
+    setting(
+        "NET_LATENCY_US",
+        Kind::Text,
+        "",
+        "microseconds from host to host, for the choice between ways; unset: half of the round trip when ranks join",
+    ),
+    setting(
         "PASS_BYTES",
         Kind::Bytes,
         "",

@@ -254,7 +254,7 @@ impl CollectiveOp {
             self.plan(endpoint, &mut plan)?;
             let bytes = self.call.count_bytes();
             let streaming = endpoint.facts.streams(self.call.kind, bytes);
-            self.runner.start(plan, self.reduction.accumulator_bytes(), streaming, endpoint);
+            self.runner.start(plan, &self.reduction, streaming, endpoint);
         }
         let mut runner = std::mem::take(&mut self.runner);
         let result = runner.poll(self, endpoint);

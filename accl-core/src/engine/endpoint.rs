@@ -38,6 +38,8 @@ pub struct Endpoint {
 pub(crate) struct WorkMemory {
     /// Accumulators of a plan.
     pub(crate) partial: Scratch,
+    /// Elements on their way through a plan.
+    pub(crate) transit: Scratch,
     /// Pieces of peers' memory that cannot be read in place.
     pub(crate) pieces: Scratch,
     /// A copy of the input, for calls whose buffers overlap.
@@ -48,6 +50,7 @@ impl WorkMemory {
     /// Gives back what only a large operation needed.
     pub(crate) fn trim(&mut self) {
         self.partial.trim(KEEP_SCRATCH_BYTES);
+        self.transit.trim(KEEP_SCRATCH_BYTES);
         self.staging.trim(KEEP_SCRATCH_BYTES);
     }
 }

@@ -8,7 +8,7 @@ use super::lanes::{Fabric, PIECE_BYTES, PeerLane};
 use crate::algo::{Buffer, Choice, Operand, Plan, Span, Step};
 use crate::device::{self, Device, UserPointer};
 use crate::error::{Error, Result};
-use crate::reduce::Form;
+use crate::reduce::{Form, Reduction};
 use crate::transport::shm::Place;
 use crate::transport::{MessageHead, Outgoing};
 use crate::types::Rank;
@@ -25,6 +25,7 @@ pub(super) struct StepRunner {
     /// Elements (of a `Reduce`) or bytes (of a `Recv`) of the current step that are done.
     done: usize,
     partial: Option<UserPointer>,
+    transit: Option<UserPointer>,
     staging: Option<UserPointer>,
     advanced: bool,
     /// How often this rank has told its peers where it is.
@@ -42,12 +43,13 @@ impl StepRunner {
     pub(super) fn start(
         &mut self,
         plan: Plan,
-        accumulator_bytes: usize,
+        reduction: &Reduction,
         streaming: bool,
         endpoint: &mut Endpoint,
     ) {
-        let bytes = plan.partial_elems * accumulator_bytes;
-        self.partial = Some(endpoint.memory.partial.ensure(bytes));
+        let memory = &mut endpoint.memory;
+        self.partial = Some(memory.partial.ensure(plan.partial_elems * reduction.accumulator_bytes()));
+        self.transit = Some(memory.transit.ensure(plan.transit_elems * reduction.element_bytes()));
         self.staging = endpoint.fabric.as_ref().map(|fabric| fabric.lent.staging(endpoint.rank));
         self.plan = Some(plan);
         self.tells = 0;
@@ -336,6 +338,7 @@ impl StepRunner {
             Buffer::Input => op.call.send,
             Buffer::Output => op.call.recv,
             Buffer::Partial => self.partial.unwrap_or(UserPointer::null()),
+            Buffer::Transit => self.transit.unwrap_or(UserPointer::null()),
             Buffer::Staging => self.staging.unwrap_or(UserPointer::null()),
         };
         base.byte_add(span.start_elems * op.unit_bytes(span.buffer))
@@ -378,7 +381,9 @@ impl CollectiveOp {
     /// Bytes of one element as it lies in a buffer.
     fn unit_bytes(&self, buffer: Buffer) -> usize {
         match buffer {
-            Buffer::Input | Buffer::Output | Buffer::Staging => self.reduction.element_bytes(),
+            Buffer::Input | Buffer::Output | Buffer::Staging | Buffer::Transit => {
+                self.reduction.element_bytes()
+            }
             Buffer::Partial => self.reduction.accumulator_bytes(),
         }
     }

@@ -10,3 +10,4 @@ pub mod network;
 pub mod process;
 pub mod random;
 pub mod socket;
+pub mod tcp;

@@ -2,19 +2,19 @@
 //!
 //! # Safety
 //! The list that `getifaddrs` hands out is ours until it is freed, once; the addresses in it are as long as their
-//! families say. What the kernel says of a connection is written into a structure of numbers, which is as long as it is told.
+//! families say.
 #![allow(unsafe_code)]
 
+use super::tcp;
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Connections that may wait to be accepted; the kernel cuts this down to its own limit.
@@ -310,61 +310,11 @@ pub fn keep_alive(socket: BorrowedFd<'_>, patience: Duration) {
     let _ = sockopt::set_tcp_keepcnt(socket, 3);
 }
 
-/// What the kernel knows of the other end of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hearing {
-    /// How long ago anything came from there, be it the acknowledgement of its kernel.
-    pub silence: Duration,
-    /// True if there is something that it should have acknowledged.
-    pub is_due: bool,
-}
-
-/// What the kernel knows of a connection; none if it is no TCP connection, or the kernel does not say.
-pub fn hearing(socket: BorrowedFd<'_>) -> Option<Hearing> {
-    let info = tcp_info(socket)?;
-    let silence = Duration::from_millis(info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv).into());
-    Some(Hearing { silence, is_due: info.tcpi_unacked > 0 || info.tcpi_probes > 0 })
-}
-
-/// How far the other end of a connection is: the smoothed time from a packet to its acknowledgement.
-pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {
-    tcp_info(socket).map(|info| Duration::from_micros(info.tcpi_rtt.into())).filter(|time| !time.is_zero())
-}
-
-fn tcp_info(socket: BorrowedFd<'_>) -> Option<libc::tcp_info> {
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the call writes at most `bytes` bytes, and says how many it wrote.
-    let code = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut bytes,
-        )
-    };
-    // SAFETY: zero or what the kernel wrote: all fields are numbers.
-    (code == 0).then(|| unsafe { info.assume_init() })
-}
-
-/// Round trips below this are those of one site.
-const NEAR: Duration = Duration::from_millis(5);
-/// What Linux uses for connections where nobody has chosen anything else, and what it always has.
-const USUAL: [&str; 2] = ["cubic", "reno"];
-
-/// Has a connection use the congestion control of this name. Where none is named, one that is far goes by what the system is set to;
-/// near ones keep what [`open`] gave them.
-pub fn set_congestion_control(socket: BorrowedFd<'_>, named: Option<&str>) -> io::Result<()> {
-    if let Some(name) = named {
-        return Ok(sockopt::set_tcp_congestion(socket, name)?);
-    }
-    if round_trip(socket).is_some_and(|time| time >= NEAR) {
-        let of_system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
-        // As it is is good enough, too.
-        let _ = of_system.map(|name| sockopt::set_tcp_congestion(socket, name.trim()));
-    }
-    Ok(())
+/// How fast an interface is, in Mbit/s; none where its driver does not say.
+pub fn speed_mbps(interface: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    // Of an interface without a carrier it is -1.
+    text.trim().parse().ok().filter(|speed| *speed > 0)
 }
 
 /// Waits until one of the sockets can be read (or written, where that is asked for), for at most `timeout`; which ones.
@@ -384,7 +334,7 @@ pub fn wait_any(sockets: &[(BorrowedFd<'_>, bool)], timeout: Duration) -> Result
 
 /// A socket that does not pace. Some systems use BBR for everything, which hands packets to the network when its clock says so. That
 /// serves long ways; between neighbours the timer and what it reorders cost half of the bandwidth (docs/performance.md). A socket that
-/// has begun to pace never stops, so it is too late when the distance is known; [`set_congestion_control`] goes the other way.
+/// has begun to pace never stops, so it is too late when the distance is known; [`tcp::set_congestion_control`] goes the other way.
 fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -394,7 +344,7 @@ fn open(address: SocketAddr) -> io::Result<OwnedFd> {
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if sockopt::tcp_congestion(&socket).is_ok_and(|name| name.starts_with("bbr")) {
         // Where the kernel has none of them to give, it stays.
-        let _ = USUAL.iter().any(|name| sockopt::set_tcp_congestion(&socket, name).is_ok());
+        let _ = tcp::USUAL.iter().any(|name| sockopt::set_tcp_congestion(&socket, name).is_ok());
     }
     Ok(socket)
 }
@@ -439,8 +389,10 @@ mod tests {
         assert!(sockopt::tcp_nodelay(&socket).unwrap());
         keep_alive(socket.as_fd(), Duration::from_secs(60));
         assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(30));
-        let heard = hearing(socket.as_fd()).unwrap();
+        let heard = tcp::hearing(socket.as_fd()).unwrap();
         assert!(heard.silence < Duration::from_secs(60) && !heard.is_due, "{heard:?}");
+        assert!(tcp::round_trip(socket.as_fd()).unwrap() < Duration::from_secs(60));
+        assert!(tcp::round_trip(std::io::stdin().as_fd()).is_none() && speed_mbps("none").is_none());
         assert_eq!(local_ip(socket.as_fd()), Some(Ipv4Addr::LOCALHOST.into()));
         stop_listening(&listener);
         assert_eq!(attempt(address).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
@@ -453,23 +405,5 @@ mod tests {
         let scoped = resolve("fe80::1%1", 7).unwrap();
         assert!(matches!(scoped[..], [SocketAddr::V6(address)] if address.scope_id() == 1), "{scoped:?}");
         assert!(resolve("fe80::1%none", 7).is_err());
-    }
-
-    #[test]
-    fn near_connections_do_not_pace_and_names_are_obeyed() {
-        let listener = listen_at((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let near = start_connect(listener.local_addr().unwrap()).unwrap();
-        wait_any(&[(listener.as_fd(), false)], Duration::from_secs(20)).unwrap();
-        let taken = OwnedFd::from(listener.accept().unwrap().0);
-        for end in [&near, &taken] {
-            set_congestion_control(end.as_fd(), None).unwrap();
-            let name = sockopt::tcp_congestion(end).unwrap();
-            assert!(!name.starts_with("bbr"), "{name}");
-            set_congestion_control(end.as_fd(), Some("reno")).unwrap();
-            assert_eq!(sockopt::tcp_congestion(end).unwrap(), "reno");
-            set_congestion_control(end.as_fd(), Some("nonesuch")).unwrap_err();
-        }
-        let time = round_trip(near.as_fd()).unwrap();
-        assert!(time < Duration::from_secs(1), "{time:?}");
     }
 }

@@ -2,9 +2,11 @@
 
 mod interfaces;
 mod machine;
+mod uplink;
 
 pub use interfaces::{Candidate, candidates, interface_of, interface_towards, is_link_local, targets};
 pub use machine::{FIGURES, Figure, Machine, Unit};
+pub use uplink::{Uplink, Wire};
 
 use crate::os::{process, random};
 use crate::sync::prim::{AtomicU64, Ordering};

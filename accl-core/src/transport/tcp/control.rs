@@ -20,7 +20,7 @@ use super::record::Record;
 use super::wake::{self, MEASURES, Round};
 use crate::error::{Error, Result};
 use crate::os::process::Watch;
-use crate::os::{clock, network, socket};
+use crate::os::{clock, network, socket, tcp};
 use crate::transport::shm::Arena;
 use crate::types::Rank;
 use parking_lot::{Condvar, Mutex};
@@ -381,7 +381,7 @@ impl Control {
             if line.outbox.is_empty() {
                 line.outbox = Record::Alive.encode();
             }
-            let silence = network::hearing(line.socket.as_fd()).map_or(Duration::ZERO, |heard| heard.silence);
+            let silence = tcp::hearing(line.socket.as_fd()).map_or(Duration::ZERO, |heard| heard.silence);
             let watched = now - line.made.max(round.awake_since);
             if silence <= patience || watched <= patience || round.silence_of(line.ip) <= patience {
                 return true;

@@ -6,7 +6,7 @@ use crate::bootstrap::{self, LinkExpectation, LinkRequest, LinkSink, PeerRecord,
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::process::Watch;
-use crate::os::{clock, network};
+use crate::os::{clock, network, tcp};
 use crate::transport::shm::{Arena, Lane, RankState};
 use crate::types::{Rank, named_ranks};
 use parking_lot::Mutex;
@@ -240,7 +240,7 @@ impl Link {
             network::keep_alive(socket.as_fd(), patience);
         }
         let named = self.network.settings.congestion_control.as_deref();
-        network::set_congestion_control(socket.as_fd(), named).map_err(|error| {
+        tcp::set_congestion_control(socket.as_fd(), named).map_err(|error| {
             let name = named.unwrap_or_default();
             Error::usage(format!(
                 "the setting TCP_CONGESTION names {name}, which the kernel refuses: {error}"

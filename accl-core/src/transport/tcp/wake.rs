@@ -14,8 +14,8 @@
 
 use super::control::Control;
 use crate::error::{Error, Result};
-use crate::os::network;
 use crate::os::{clock, process};
+use crate::os::{network, tcp};
 use crate::transport::shm::Arena;
 use crate::types::Rank;
 use parking_lot::Mutex;
@@ -194,7 +194,7 @@ impl Round<'_> {
 impl Waiters {
     fn silence_of(&self, ip: Option<IpAddr>) -> Duration {
         let same = self.of_socket.values().filter(|waiter| waiter.ip == ip);
-        let heard = same.filter_map(|waiter| network::hearing(waiter.listened.socket.upgrade()?.as_fd()));
+        let heard = same.filter_map(|waiter| tcp::hearing(waiter.listened.socket.upgrade()?.as_fd()));
         heard.map(|heard| heard.silence).min().unwrap_or(Duration::MAX)
     }
 
@@ -206,8 +206,8 @@ impl Waiters {
             else {
                 continue;
             };
-            let silent = |heard: network::Hearing| heard.is_due && heard.silence > patience;
-            if network::hearing(socket.as_fd()).is_some_and(silent)
+            let silent = |heard: tcp::Hearing| heard.is_due && heard.silence > patience;
+            if tcp::hearing(socket.as_fd()).is_some_and(silent)
                 && now - awake_since > patience
                 && !arena.has_failed()
                 && !arena.state_of(waiter.listened.peer).is_gone()

@@ -1,0 +1,77 @@
+//! Which way calls between hosts go by their size: lists that are made once, from predictions and settings, and looked up
+//! at each call.
+
+use super::cost_hosts::{GATHERED_MOST_BYTES, Spread, predict_hosts};
+use super::{Algorithm, Choice, Layout, hierarchical, sizes};
+use crate::config::Settings;
+use crate::topo::Wire;
+use crate::types::Collective;
+
+/// What the choice between hosts depends on.
+#[derive(Debug)]
+pub(super) struct Between {
+    pub(super) layout: Layout,
+    spread: Spread,
+    /// For each kind the ways, each with the bytes of the call's count from which on it is taken, in ascending order; empty where
+    /// settings leave none.
+    ways: [Box<[(usize, Choice)]>; Collective::ALL.len()],
+}
+
+impl Between {
+    pub(super) fn new(settings: &Settings, layout: Layout, wire: Wire) -> Self {
+        let spread = Spread::of(&layout, wire, settings.segment_bytes);
+        let ways = Collective::ALL.map(|kind| list(&ways(kind, settings), kind, spread));
+        Self { layout, spread, ways }
+    }
+
+    /// The way for a call of `bytes`; none if settings leave none.
+    #[inline]
+    pub(super) fn choice(&self, kind: Collective, bytes: usize) -> Option<Choice> {
+        let ways = &self.ways[kind.index()];
+        let next = ways.iter().position(|(least, _)| *least > bytes).unwrap_or(ways.len());
+        ways.get(next.checked_sub(1)?).map(|(_, choice)| *choice)
+    }
+
+    /// How long a call of `bytes` should take that goes by `choice`; nanoseconds.
+    pub(super) fn predict(&self, choice: Choice, kind: Collective, bytes: usize) -> f64 {
+        predict_hosts(choice, kind, self.spread, bytes)
+    }
+}
+
+/// The ways that serve `kind` and that settings leave; of equal ones the first is chosen.
+fn ways(kind: Collective, settings: &Settings) -> Vec<Choice> {
+    use Algorithm::{Direct, RecursiveDoubling, Ring, Tree};
+    let all = [RecursiveDoubling, Tree, Direct, Ring].into_iter();
+    // The order of ranks counts where there is something to fold.
+    if settings.deterministic && kind.reduces() || kind == Collective::Split {
+        return vec![Choice::Planned(Direct)];
+    }
+    // Who names algorithms gets plans of these alone, in which hosts do not count.
+    let open = settings.algorithms.is_open(kind);
+    let hierarchical = all.clone().filter(|one| open && hierarchical::serves(kind, *one));
+    let ways: Vec<_> = hierarchical.map(Choice::Hierarchical).collect();
+    if !ways.is_empty() {
+        return ways;
+    }
+    // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
+    if !Ring.serves(kind) {
+        return vec![Choice::Planned(Direct)];
+    }
+    let allowed = |one: &Algorithm| one.serves(kind) && settings.algorithms.allow(kind, one.name());
+    all.filter(allowed).map(Choice::Planned).collect()
+}
+
+/// At each of [`sizes`] that of `among` which is predicted to be the fastest; in between, the way of the next smaller one.
+fn list(among: &[Choice], kind: Collective, spread: Spread) -> Box<[(usize, Choice)]> {
+    let mut list: Vec<(usize, Choice)> = Vec::new();
+    let mut sizes: Vec<_> = [0, GATHERED_MOST_BYTES + 1].into_iter().chain(sizes()).collect();
+    sizes.sort_unstable();
+    for bytes in sizes {
+        let time = |choice: &Choice| predict_hosts(*choice, kind, spread, bytes);
+        let best = among.iter().copied().min_by(|one, other| time(one).total_cmp(&time(other)));
+        if let Some(best) = best.filter(|best| list.last().is_none_or(|(_, last)| last != best)) {
+            list.push((bytes, best));
+        }
+    }
+    list.into()
+}
