@@ -70,6 +70,7 @@ fn reach_creator<'a>(
     let addresses =
         targets(&creator.addresses, creator.port, &network::interfaces()?, request.network.family);
     let dial = Dial {
+        by: None,
         whom,
         addresses,
         secret: invitation.secret,
@@ -108,6 +109,7 @@ fn reach_agreed<'a>(
         addresses.extend(home.map(|ip| SocketAddr::new(ip, address.port)));
     }
     let dial = Dial {
+        by: None,
         whom: format!("rank 0 at {} (NCCL_COMM_ID)", address.text),
         addresses,
         secret: invitation.secret,

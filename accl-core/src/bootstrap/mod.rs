@@ -33,12 +33,12 @@ pub use auth::{Secret, Token};
 pub use handover::{Offer, fetch};
 pub use id::UniqueId;
 pub use join::{Membership, Request, join};
-pub use links::{LinkExpectation, LinkRequest, LinkSink, dial_link, expect_links, link_secret, reached};
+pub use links::{LinkExpectation, LinkRequest, LinkSink, dial_link, dial_route, expect_links, link_secret, reached};
 pub use presence::Presence;
 pub use wire::PeerRecord;
 
 /// The version of messages and of shared memory layouts: builds that differ in it cannot talk to each other.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// How many connections came over TCP that proved nothing: port scanners, say. They are dropped.
 pub fn strays() -> u64 {

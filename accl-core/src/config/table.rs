@@ -89,6 +89,12 @@ pub const SETTINGS: &[Setting] = &[
         "0: ncclCommRegister succeeds with a NULL handle and registers nothing",
     ),
     setting(
+        "NSOCKS_PERTHREAD",
+        Kind::Text,
+        "",
+        "times SOCKET_NTHREADS: how many connections carry the data of two ranks of different hosts (at most 64); unset: by the interfaces",
+    ),
+    setting(
         "PASS_BYTES",
         Kind::Bytes,
         "",
@@ -135,6 +141,12 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "which network interfaces are used: prefixes of names, with commas; = before it: whole names; ^ before that: all but these",
+    ),
+    setting(
+        "SOCKET_NTHREADS",
+        Kind::Text,
+        "",
+        "see NSOCKS_PERTHREAD (at most 16); no threads are made here",
     ),
     setting(
         "STAGE_BYTES",

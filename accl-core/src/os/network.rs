@@ -217,6 +217,33 @@ pub fn start_connect(address: SocketAddr) -> io::Result<OwnedFd> {
     }
 }
 
+/// The same, by one interface (its name, and its address, which becomes this side's).
+pub fn start_connect_by((name, from): (&str, IpAddr), address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = open(address)?;
+    // Where two interfaces are on one subnet the address alone does not say by which to leave. Old kernels do not let everybody
+    // do this: then the address has to do.
+    // SAFETY: the call reads as many bytes as it is told, of a name that outlives it.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            name.as_ptr().cast(),
+            name.len() as libc::socklen_t,
+        )
+    };
+    rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What an interface says of its speed, in Mbit/s.
+pub fn speed_mbits(name: &str) -> Option<u32> {
+    std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()
+}
+
 /// What became of a connection attempt.
 pub fn connected(socket: BorrowedFd<'_>) -> io::Result<()> {
     match sockopt::socket_error(socket)? {

@@ -3,7 +3,9 @@
 mod interfaces;
 mod machine;
 
-pub use interfaces::{Candidate, candidates, interface_of, interface_towards, is_link_local, targets};
+pub use interfaces::{
+    Candidate, Route, candidates, interface_of, interface_towards, is_link_local, routes, targets,
+};
 pub use machine::{FIGURES, Figure, Machine, Unit};
 
 use crate::os::{process, random};

@@ -23,8 +23,8 @@ fn ring(arena: std::sync::Arc<shm::Arena>, lend_above: usize, reach: Reach) -> P
     )
 }
 
-fn tcp() -> Pair {
-    let [sending, receiving] = Link::pair();
+fn tcp(stripes: usize) -> Pair {
+    let [sending, receiving] = Link::pair(stripes);
     (Box::new(TcpSender::new(sending)), Box::new(TcpReceiver::new(receiving)))
 }
 
@@ -34,7 +34,9 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
         ("mem", ring(mem::arena(2).unwrap(), mem::LEND_ABOVE_BYTES, Reach::SameProcess)),
         ("shm, reading across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::CrossProcess(process::id()))),
         ("shm, through the ring", ring(shared(), usize::MAX, Reach::None)),
-        ("tcp", tcp()),
+        ("tcp", tcp(1)),
+        ("tcp, 2 stripes", tcp(2)),
+        ("tcp, 4 stripes", tcp(4)),
     ]
 }
 
@@ -168,7 +170,7 @@ fn credits_run_out_and_come_back() {
         assert!(count > 10, "{name}: {count}");
         assert!(!sender.offer(&Host, &mut stuck).unwrap(), "{name}: nothing was consumed");
         // A ring has room again as soon as a message is consumed, a socket when its kernel sees fit.
-        let enough = if name == "tcp" { count } else { 1 };
+        let enough = if name.starts_with("tcp") { count } else { 1 };
         for expected in 0..=count {
             assert_eq!(next_head(&mut *receiver).tag, expected, "{name}");
             skip(&mut *receiver, 2000);
@@ -238,7 +240,7 @@ fn two_threads_agree() {
 
 #[test]
 fn garbage_on_a_connection_is_an_error_that_says_so() {
-    let [sending, receiving] = Link::pair();
+    let [sending, receiving] = Link::pair(1);
     let mut receiver = TcpReceiver::new(receiving);
     let socket = sending.socket().unwrap().unwrap();
     let garbage = [b'x'; 4096];
@@ -255,7 +257,7 @@ fn garbage_on_a_connection_is_an_error_that_says_so() {
 
 #[test]
 fn what_came_before_the_end_of_a_connection_is_received_first() {
-    let (mut sender, mut receiver) = tcp();
+    let (mut sender, mut receiver) = tcp(2);
     let data = bytes(100_000, 5);
     let mut message = outgoing(&data, 3, None);
     while !message.is_done(&*sender) {
@@ -275,7 +277,7 @@ fn what_came_before_the_end_of_a_connection_is_received_first() {
 
 #[test]
 fn a_message_that_breaks_off_is_an_error() {
-    let (mut sender, mut receiver) = tcp();
+    let (mut sender, mut receiver) = tcp(2);
     let data = bytes(64 << 20, 5);
     let mut message = outgoing(&data, 3, None);
     sender.offer(&Host, &mut message).unwrap();
