@@ -10,11 +10,12 @@ mod finding;
 mod job;
 mod links;
 mod namespaces;
+mod stripes;
 #[path = "../support/mod.rs"]
 mod support;
 
 /// Runs a rank in a process of its own, when a test has started this program again.
 #[test]
 fn worker() {
-    job::work(&[failures::SCENARIOS, finding::SCENARIOS, links::SCENARIOS]);
+    job::work(&[failures::SCENARIOS, finding::SCENARIOS, links::SCENARIOS, stripes::SCENARIOS]);
 }

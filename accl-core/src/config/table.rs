@@ -142,12 +142,7 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "which network interfaces are used: prefixes of names, with commas; = before it: whole names; ^ before that: all but these",
     ),
-    setting(
-        "SOCKET_NTHREADS",
-        Kind::Text,
-        "",
-        "see NSOCKS_PERTHREAD (at most 16); no threads are made here",
-    ),
+    setting("SOCKET_NTHREADS", Kind::Text, "", "see NSOCKS_PERTHREAD (at most 16); no threads are made here"),
     setting(
         "STAGE_BYTES",
         Kind::Bytes,

@@ -269,7 +269,8 @@ mod tests {
     #[test]
     fn each_interface_is_a_way_of_its_own_to_an_address_of_its_own() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let peer = ["10.0.0.9", "fd00::9", "172.17.0.1", "10.1.0.9", "10.3.0.9", "10.99.0.1", "fe80::9"].map(ip);
+        let peer =
+            ["10.0.0.9", "fd00::9", "172.17.0.1", "10.1.0.9", "10.3.0.9", "10.99.0.1", "fe80::9"].map(ip);
         let list = |first: (&str, &str), rule: Option<&str>| {
             let rule = rule.map(InterfaceRule::parse);
             let first = (ip(first.0), ip(first.1));

@@ -40,7 +40,7 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
     ]
 }
 
-fn bytes(length: usize, seed: usize) -> Vec<u8> {
+pub(super) fn bytes(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 31 + seed * 7 + (i >> 8)) as u8).collect()
 }
 
@@ -49,7 +49,7 @@ fn pointer(data: &[u8]) -> UserPointer {
     unsafe { UserPointer::new(data.as_ptr().cast()) }
 }
 
-fn room(data: &mut [u8]) -> UserPointer {
+pub(super) fn room(data: &mut [u8]) -> UserPointer {
     // SAFETY: callers keep `data` alive while the link writes to it.
     unsafe { UserPointer::new(data.as_mut_ptr().cast_const().cast()) }
 }
@@ -59,7 +59,7 @@ fn outgoing(data: &[u8], tag: u64, scale: Option<Scalar>) -> Outgoing {
 }
 
 /// The next message's head, once it is there.
-fn next_head(receiver: &mut dyn Receiver) -> MessageHead {
+pub(super) fn next_head(receiver: &mut dyn Receiver) -> MessageHead {
     loop {
         match receiver.head().unwrap() {
             Some(head) => return head,
@@ -291,4 +291,41 @@ fn a_message_that_breaks_off_is_an_error() {
         }
     };
     assert_eq!(error.kind(), crate::ErrorKind::Remote);
+}
+
+/// What has come of one message is taken to its place, whatever comes first.
+pub(super) fn take_all(
+    receiver: &mut dyn Receiver,
+    got: &mut [u8],
+    piece: usize,
+) -> crate::error::Result<()> {
+    let mut filled = 0;
+    while filled < got.len() {
+        filled += receiver.take(&Host, room(&mut got[filled..]), piece, false)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_only_stored_may_come_in_any_order() {
+    for (name, (mut sender, mut receiver)) in every_transport() {
+        println!("{name}");
+        let messages: Vec<_> = (0..40).map(|seed| bytes(seed * 70_001 % 1_500_000 + 1, seed)).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (tag, data) in messages.iter().enumerate() {
+                    let mut message = outgoing(data, tag as u64, None);
+                    while !message.is_done(&*sender) {
+                        sender.offer(&Host, &mut message).unwrap();
+                    }
+                }
+            });
+            for (tag, expected) in messages.iter().enumerate() {
+                assert_eq!(next_head(&mut *receiver).tag, tag as u64);
+                let mut got = vec![0u8; expected.len()];
+                take_all(&mut *receiver, &mut got, if tag % 2 == 0 { 1 << 20 } else { 5000 }).unwrap();
+                assert!(got == *expected, "{name}: message {tag}");
+            }
+        });
+    }
 }

@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn blocks_cover_a_message() {
-        for (bytes, blocks) in [(0, 1), (1, 1), (BLOCK_BYTES, 1), (BLOCK_BYTES + 1, 2), (5 * BLOCK_BYTES, 5)] {
+        for (bytes, blocks) in [(0, 1), (1, 1), (BLOCK_BYTES, 1), (BLOCK_BYTES + 1, 2), (5 * BLOCK_BYTES, 5)]
+        {
             assert_eq!(blocks_of(bytes), blocks);
             let mut end = 0;
             for block in 0..blocks {
@@ -146,7 +147,10 @@ mod tests {
         let bytes = 3000 * BLOCK_BYTES + 5;
         let mut arrivals = Arrivals::new(bytes);
         assert_eq!(arrivals.begin(WINDOW), Beginning::Later);
-        assert_eq!(arrivals.begin(WINDOW - 1), Beginning::At((WINDOW as usize - 1) * BLOCK_BYTES, BLOCK_BYTES));
+        assert_eq!(
+            arrivals.begin(WINDOW - 1),
+            Beginning::At((WINDOW as usize - 1) * BLOCK_BYTES, BLOCK_BYTES)
+        );
         assert_eq!(arrivals.begin(WINDOW - 1), Beginning::Wrong, "twice");
         assert_eq!(arrivals.begin(0), Beginning::At(0, BLOCK_BYTES));
         assert_eq!((arrivals.begin(0), arrivals.next()), (Beginning::Wrong, 1));

@@ -84,7 +84,8 @@ impl Link {
             let link = Arc::downgrade(self);
             let (network, peer, purpose) = (self.network.clone(), self.peer, self.lane as u8);
             dialler::FIRST.submit(move || {
-                let dialled = network.dial(peer, purpose, &|| link.upgrade().map_or_else(unwanted, |_| Ok(())));
+                let dialled =
+                    network.dial(peer, purpose, &|| link.upgrade().map_or_else(unwanted, |_| Ok(())));
                 drop(network);
                 if let Some(link) = link.upgrade() {
                     link.begin(dialled);
@@ -246,7 +247,8 @@ fn dial_further(link: &Weak<Link>) {
     let home = interfaces.iter().find(|one| Some(one.name.as_str()) == interface_of(&interfaces, from));
     let again = Route { to, scope: home.map_or(0, |home| home.index), by: None };
     let connections = settings.sockets.connections().0;
-    let plan = stripes(&again, home.map(|home| home.name.as_str()), &others, connections, network::speed_mbits);
+    let plan =
+        stripes(&again, home.map(|home| home.name.as_str()), &others, connections, network::speed_mbits);
     for (route, index) in plan.into_iter().zip(1..) {
         let job = Stripe {
             link: link.clone(),
@@ -305,7 +307,8 @@ struct Stripe {
 impl Stripe {
     fn dial(&self) {
         let give_up = || {
-            let link = self.link.upgrade().ok_or_else(|| Error::usage("nobody needs this connection any more"))?;
+            let link =
+                self.link.upgrade().ok_or_else(|| Error::usage("nobody needs this connection any more"))?;
             link.network.still_needed(self.request.to_rank as Rank)
         };
         let peer = &self.world.peers[self.request.to_rank as usize];

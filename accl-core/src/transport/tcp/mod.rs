@@ -19,11 +19,13 @@ mod network;
 mod receiver;
 mod record;
 mod sender;
+#[cfg(test)]
+mod stripe_tests;
 pub mod wake;
 
+pub use block::{Arrivals, BLOCK_BYTES, BLOCK_HEAD_BYTES, Beginning, BlockHead};
 pub use control::ControlHandle;
 pub use head::{HEAD_BYTES, Head};
-pub use block::{Arrivals, BLOCK_BYTES, BLOCK_HEAD_BYTES, Beginning, BlockHead};
 pub use link::{Link, MOST_STRIPES};
 pub use network::{GiveUp, Network, World};
 pub use receiver::TcpReceiver;

@@ -113,7 +113,9 @@ impl TcpReceiver {
         let Front::Announced(BlockHead { message, block }) = self.stripes[index].front else { return Ok(()) };
         let Some(current) = &mut self.current else { return Ok(()) };
         let lead = message.wrapping_sub(self.received as u32).cast_signed();
-        if lead > 0 || lead == 0 && !any && block > current.arrivals.next() && block < blocks_of(current.head.bytes) {
+        if lead > 0
+            || lead == 0 && !any && block > current.arrivals.next() && block < blocks_of(current.head.bytes)
+        {
             return Ok(());
         }
         let beginning = if lead == 0 { current.arrivals.begin(block) } else { Beginning::Wrong };
@@ -152,7 +154,13 @@ impl TcpReceiver {
     }
 
     /// Moves what is there of one connection's block to its place in the message at `base`; how much.
-    fn scatter(&mut self, index: usize, device: &dyn Device, base: UserPointer, most: usize) -> Result<usize> {
+    fn scatter(
+        &mut self,
+        index: usize,
+        device: &dyn Device,
+        base: UserPointer,
+        most: usize,
+    ) -> Result<usize> {
         if self.stripes[index].front == Front::Unknown {
             self.look(index)?;
         }
