@@ -3,6 +3,9 @@
 //! `cargo bench --bench hosts` makes two network namespaces on one cable and a process in each (needs root), and
 //! measures in turn: a two-way stream of as many bytes as an operation has to send each way, and the operation. Prints
 //! microseconds for both (medians) and stream / operation: 1 is the speed of the stream.
+//!
+//! With HOSTS_CABLES=2 there is another cable, which the stream does not use; with HOSTS_RATE=1gbit (as `tc` reads it) each end
+//! of each cable sends no faster.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -157,8 +160,20 @@ fn main() {
         return Host::join(rank.parse().unwrap()).measure();
     }
     let Some(net) = Net::two() else { return };
+    let cables: usize = std::env::var("HOSTS_CABLES").map_or(1, |cables| cables.parse().unwrap());
+    for cable in 1..cables {
+        let (one, other) = (format!("10.{}.0.1/24", 9 + cable), format!("10.{}.0.2/24", 9 + cable));
+        let name = format!("eth{cable}");
+        net.cable((0, &name, &[&one]), (1, &name, &[&other]));
+    }
+    if let Ok(rate) = std::env::var("HOSTS_RATE") {
+        for (host, cable) in (0..2).flat_map(|host| (0..cables).map(move |cable| (host, cable))) {
+            let shape = format!("qdisc add dev eth{cable} root tbf rate {rate} burst 256kb latency 20ms");
+            net.tool(host, "tc", &shape);
+        }
+    }
     println!(
-        "# two hosts on one cable; bytes each way, µs of the stream, µs of the operation, stream / operation"
+        "# two hosts on {cables} cable(s); bytes each way, µs of the stream, µs of the operation, stream / operation"
     );
     let start = |host: usize| {
         let mut command = net.command(host);
