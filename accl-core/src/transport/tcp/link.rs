@@ -84,8 +84,7 @@ impl Link {
             let link = Arc::downgrade(self);
             let (network, peer, purpose) = (self.network.clone(), self.peer, self.lane as u8);
             dialler::FIRST.submit(move || {
-                let dialled =
-                    network.dial(peer, purpose, &|| link.upgrade().map_or_else(unwanted, |_| Ok(())));
+                let dialled = network.dial(peer, purpose, &|| wanted(&link).map(|_| ()));
                 drop(network);
                 if let Some(link) = link.upgrade() {
                     link.begin(dialled);
@@ -230,8 +229,9 @@ impl Link {
     }
 }
 
-fn unwanted() -> Result<()> {
-    Err(Error::usage("nobody needs this connection any more"))
+/// The link, if anybody still has it.
+fn wanted(link: &Weak<Link>) -> Result<Arc<Link>> {
+    link.upgrade().ok_or_else(|| Error::usage("nobody needs this connection any more"))
 }
 
 /// Finds out which further connections there could be, and has them dialled.
@@ -261,7 +261,7 @@ fn dial_further(link: &Weak<Link>) {
                 index,
             },
             // A number that was asked for is kept to, if need be by the way that is known.
-            instead: connections.and(route.by.is_some().then(|| again.clone())),
+            instead: (connections.is_some() && route.by.is_some()).then(|| again.clone()),
             route,
         };
         let _ = dialler::FURTHER.submit(move || job.dial());
