@@ -132,19 +132,20 @@ pub fn message_blocks(data: &[u8]) {
     let bytes = usize::from(*length) * 7 * BLOCK_BYTES + 1;
     let (mut arrivals, mut begun) = (Arrivals::new(bytes), BTreeSet::new());
     for chunk in heads.as_chunks::<BLOCK_HEAD_BYTES>().0 {
-        let Some(BlockHead { message, block }) = BlockHead::decode(chunk) else { continue };
-        assert_eq!(BlockHead { message, block }.encode(), *chunk, "a head has one form");
-        match arrivals.begin(block) {
+        let Some(BlockHead { message, block, blocks }) = BlockHead::decode(chunk) else { continue };
+        assert_eq!(BlockHead { message, block, blocks }.encode(), *chunk, "a head has one form");
+        let (run, count) = (block..block + blocks, bytes.div_ceil(BLOCK_BYTES) as u64);
+        match arrivals.begin(block, blocks) {
             Beginning::At(offset, length) => {
-                assert_eq!(Some(offset as u64), block.checked_mul(BLOCK_BYTES as u64));
-                assert!(length > 0 && length <= BLOCK_BYTES && offset + length <= bytes, "block {block}");
-                assert!(begun.insert(block), "block {block} has begun twice");
+                assert_eq!(offset as u64, block * BLOCK_BYTES as u64);
+                assert!(length > 0 && offset + length <= bytes, "block {block}");
+                assert!(run.into_iter().all(|block| begun.insert(block)), "block {block} has begun twice");
             }
-            Beginning::Later => assert!(block > arrivals.next() && !begun.contains(&block)),
+            Beginning::Later => assert!(run.end > arrivals.next() && !begun.contains(&block)),
             Beginning::Wrong => {
-                let beyond =
-                    block.checked_mul(BLOCK_BYTES as u64).is_none_or(|offset| offset >= bytes as u64);
-                assert!(beyond || begun.contains(&block), "block {block} was refused");
+                let wrong =
+                    run.end > count || blocks > 1024 || run.into_iter().any(|block| begun.contains(&block));
+                assert!(wrong, "block {block} was refused");
             }
         }
     }

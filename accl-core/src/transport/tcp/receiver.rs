@@ -48,7 +48,7 @@ impl TcpReceiver {
         let mut arrivals = Arrivals::new(head.bytes);
         self.stripes[0].front = Front::Unknown;
         if blocks_of(head.bytes) == 1 {
-            arrivals.begin(0);
+            arrivals.begin(0, 1);
             self.stripes[0].front = Front::Within { offset: 0, left: head.bytes };
         }
         self.current = Some(Current { head, consumed: 0, arrivals, at: 0 });
@@ -110,7 +110,9 @@ impl TcpReceiver {
 
     /// Begins the block that a connection has announced, if it can be begun: any, or the one that is due.
     fn start(&mut self, index: usize, any: bool) -> Result<()> {
-        let Front::Announced(BlockHead { message, block }) = self.stripes[index].front else { return Ok(()) };
+        let Front::Announced(BlockHead { message, block, blocks }) = self.stripes[index].front else {
+            return Ok(());
+        };
         let Some(current) = &mut self.current else { return Ok(()) };
         let lead = message.wrapping_sub(self.received as u32).cast_signed();
         if lead > 0
@@ -118,7 +120,7 @@ impl TcpReceiver {
         {
             return Ok(());
         }
-        let beginning = if lead == 0 { current.arrivals.begin(block) } else { Beginning::Wrong };
+        let beginning = if lead == 0 { current.arrivals.begin(block, blocks) } else { Beginning::Wrong };
         match beginning {
             Beginning::At(offset, left) => {
                 self.stripes[index].front = Front::Within { offset, left };
@@ -126,7 +128,10 @@ impl TcpReceiver {
             }
             Beginning::Later => Ok(()),
             Beginning::Wrong => {
-                let what = format!("it sends block {block} of message {message}, which is not due");
+                let what = format!(
+                    "it sends block {block} (and {} more) of message {message}, which is not due",
+                    blocks - 1
+                );
                 Err(self.link.broken(what))
             }
         }

@@ -1,6 +1,6 @@
 //! The sending half of a link.
 
-use super::block::{BLOCK_HEAD_BYTES, BlockHead, blocks_of, span_of};
+use super::block::{BLOCK_HEAD_BYTES, BlockHead, WINDOW, blocks_of, span_of};
 use super::head::{FAILURE_TEXT_BYTES, HEAD_BYTES, Head};
 use super::link::{Link, MOST_STRIPES};
 use crate::device::Device;
@@ -76,27 +76,29 @@ impl TcpSender {
         if blocks_of(bytes) > 1 {
             self.link.widen();
         } else {
-            (self.stripes[0].offset, self.stripes[0].left) = span_of(bytes, 0);
+            (self.stripes[0].offset, self.stripes[0].left) = span_of(bytes, 0, 1);
             self.next_block = Some(1);
         }
     }
 
-    /// Gives a connection the next block, if it has nothing to send and there is one.
-    fn give(&mut self, index: usize, bytes: usize) {
+    /// Gives a connection the next blocks, if it has nothing to send and there are some: one where there are several connections,
+    /// so that the fast ones get more.
+    fn give(&mut self, index: usize, bytes: usize, width: usize) {
         let Some(block) = self.next_block.filter(|block| *block < blocks_of(bytes)) else { return };
         let outlet = &mut self.stripes[index];
         // A message's head alone may still have to go.
         if outlet.left == 0 && outlet.heads_to - outlet.heads_from <= HEAD_BYTES {
-            outlet.push(&BlockHead { message: self.sent as u32, block }.encode());
-            (outlet.offset, outlet.left) = span_of(bytes, block);
-            self.next_block = Some(block + 1);
+            let blocks = if width > 1 { 1 } else { (blocks_of(bytes) - block).min(WINDOW) };
+            outlet.push(&BlockHead { message: self.sent as u32, block, blocks }.encode());
+            (outlet.offset, outlet.left) = span_of(bytes, block, blocks);
+            self.next_block = Some(block + blocks);
         }
     }
 
     /// Has one connection send what it takes at once.
-    fn pour(&mut self, index: usize, device: &dyn Device, message: &mut Outgoing) -> Poured {
+    fn pour(&mut self, index: usize, width: usize, device: &dyn Device, message: &mut Outgoing) -> Poured {
         if self.link.stripe(index).is_some() {
-            self.give(index, message.head.bytes);
+            self.give(index, message.head.bytes, width);
         }
         let Some(socket) = self.link.stripe(index) else { return Poured::Nothing };
         let outlet = &mut self.stripes[index];
@@ -156,7 +158,7 @@ impl Sender for TcpSender {
                 if open & 1 << index == 0 {
                     continue;
                 }
-                let poured = self.pour(index, device, message);
+                let poured = self.pour(index, width, device, message);
                 moved |= poured != Poured::Nothing;
                 if poured != Poured::All {
                     open &= !(1 << index);

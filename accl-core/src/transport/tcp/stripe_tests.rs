@@ -16,7 +16,7 @@ fn write(link: &std::sync::Arc<Link>, index: usize, parts: &[&[u8]]) {
 }
 
 fn block_head(message: u32, block: u64) -> [u8; 16] {
-    BlockHead { message, block }.encode()
+    BlockHead { message, block, blocks: 1 }.encode()
 }
 
 fn message_head(bytes: usize) -> [u8; 48] {
@@ -81,9 +81,9 @@ fn blocks_that_are_wrong_are_an_error_and_nothing_is_written() {
     let size = 3 * BLOCK_BYTES;
     let filler = bytes(BLOCK_BYTES, 1);
     for (index, wrong, words) in [
-        (1, block_head(0, 3), "block 3 of message 0"),
+        (1, block_head(0, 3), "block 3 (and 0 more) of message 0"),
         (1, block_head(0, u64::MAX), "which is not due"),
-        (1, block_head(0, 0), "block 0 of message 0"),
+        (1, block_head(0, 0), "block 0 (and 0 more) of message 0"),
         (1, block_head(u32::MAX, 0), "of message 4294967295"),
         (1, [9; 16], "no block of a message"),
     ] {
