@@ -355,12 +355,13 @@ fn staged() {
     }
 }
 
-/// Every process takes itself for a host of its own: everything goes by TCP, or half of it.
+/// Every process takes itself for a host of its own: everything goes by TCP, or half of it, over one connection or several.
 #[test]
 fn over_tcp() {
-    for (processes, threads) in [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2)] {
+    for (processes, threads, sockets) in [(2, 1, 1), (3, 1, 3), (5, 1, 2), (2, 2, 8), (3, 2, 1)] {
         for algorithm in ["", "direct", "ring", "tree;allgather:ring;reducescatter:ring"] {
             let cluster = Cluster::new(processes, threads).env("ACCL_SHM_DISABLE", 1);
+            let cluster = cluster.env("ACCL_NSOCKS_PERTHREAD", sockets);
             run(cluster.env("ACCL_ALGO", algorithm), cases() / 3);
         }
     }

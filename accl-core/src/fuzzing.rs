@@ -9,20 +9,24 @@ use crate::ErrorKind;
 use crate::bootstrap::{UniqueId, wire};
 use crate::config::{AlgorithmRules, Settings, Source};
 use crate::topo::Machine;
-use crate::transport::tcp::{HEAD_BYTES, Head, Record};
+use crate::transport::tcp::{
+    Arrivals, BLOCK_BYTES, BLOCK_HEAD_BYTES, Beginning, BlockHead, HEAD_BYTES, Head, Record,
+};
 use crate::types::Collective;
+use std::collections::BTreeSet;
 
 /// A fuzz target: its name, which is that of its file and of its corpus, and its body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("bootstrap_message", bootstrap_message),
     ("unique_id", unique_id),
     ("settings_file", settings_file),
     ("algorithm_rules", algorithm_rules),
     ("tune_file", tune_file),
     ("message_head", message_head),
+    ("message_blocks", message_blocks),
     ("host_records", host_records),
 ];
 
@@ -119,6 +123,31 @@ pub fn message_head(data: &[u8]) {
     bytes[..length].copy_from_slice(&data[..length]);
     if let Some(head) = Head::decode(&bytes) {
         assert_eq!(head.encode(), bytes, "a head has one form: {head:?}");
+    }
+}
+
+/// Heads of the blocks of one message, whose length the first byte says.
+pub fn message_blocks(data: &[u8]) {
+    let Some((length, heads)) = data.split_first() else { return };
+    let bytes = usize::from(*length) * 7 * BLOCK_BYTES + 1;
+    let (mut arrivals, mut begun) = (Arrivals::new(bytes), BTreeSet::new());
+    for chunk in heads.as_chunks::<BLOCK_HEAD_BYTES>().0 {
+        let Some(BlockHead { message, block, blocks }) = BlockHead::decode(chunk) else { continue };
+        assert_eq!(BlockHead { message, block, blocks }.encode(), *chunk, "a head has one form");
+        let (run, count) = (block..block + blocks, bytes.div_ceil(BLOCK_BYTES) as u64);
+        match arrivals.begin(block, blocks) {
+            Beginning::At(offset, length) => {
+                assert_eq!(offset as u64, block * BLOCK_BYTES as u64);
+                assert!(length > 0 && offset + length <= bytes, "block {block}");
+                assert!(run.into_iter().all(|block| begun.insert(block)), "block {block} has begun twice");
+            }
+            Beginning::Later => assert!(run.end > arrivals.next() && !begun.contains(&block)),
+            Beginning::Wrong => {
+                let wrong =
+                    run.end > count || blocks > 1024 || run.into_iter().any(|block| begun.contains(&block));
+                assert!(wrong, "block {block} was refused");
+            }
+        }
     }
 }
 

@@ -4,7 +4,8 @@
 //! measures in turn: a two-way stream of as many bytes as an operation has to send each way, and the operation. Prints
 //! microseconds for both (medians) and stream / operation: 1 is the speed of the stream.
 //!
-//! `cargo bench --bench hosts -- shaped` does so behind a cable of 1 Gbit/s, and prints how much of that the operation's bytes take.
+//! `cargo bench --bench hosts -- shaped [CABLES]` does so behind a cable of 1 Gbit/s, or several (the stream uses the first one), and
+//! prints how much of one cable the operation's bytes take.
 //!
 //! `cargo bench --bench hosts -- mpi [ROUNDS]` runs the same operations by Open MPI and MPICH, over TCP in the same namespaces
 //! (see `mpi.rs`).
@@ -85,6 +86,18 @@ fn on_both(net: &Net, task: &str) -> bool {
     hosts.iter_mut().map(|host| host.wait().unwrap().success()).fold(true, |all, one| all && one)
 }
 
+/// Adds cables, and slows all of them down.
+fn shape(net: &Net, cables: usize) {
+    for cable in 0..cables {
+        let name = format!("eth{cable}");
+        if cable > 0 {
+            let [one, other] = [1, 2].map(|host| format!("10.{}.0.{host}/24", 9 + cable));
+            net.cable((0, &name, &[&one]), (1, &name, &[&other]));
+        }
+        (0..2).for_each(|host| net.shape(host, &name, "1gbit"));
+    }
+}
+
 fn main() {
     let task = std::env::var(TASK).unwrap_or_default();
     if let Ok(rank) = std::env::var(RANK) {
@@ -103,7 +116,7 @@ fn main() {
         Some("mpi") => {
             return mpi::compare(&net, arguments.get(1).map_or(3, |rounds| rounds.parse().unwrap()));
         }
-        Some("shaped") => (0..2).for_each(|host| net.shape(host, "eth0", "1gbit")),
+        Some("shaped") => shape(&net, arguments.get(1).map_or(1, |cables| cables.parse().unwrap())),
         _ => {}
     }
     let task = arguments.first().map_or("stream", String::as_str);

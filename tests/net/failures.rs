@@ -225,13 +225,17 @@ fn abort_while_dialling(rank: Rank) {
         let address = comm as usize;
         let calls = std::thread::spawn(move || {
             let (send, mut recv) = (vec![1; 100_000], vec![0; 100_000]);
-            api.all_reduce(&send, &mut recv, INT32, SUM, address as Comm)
+            (api.all_reduce(&send, &mut recv, INT32, SUM, address as Comm), api.error_text())
         });
         std::thread::sleep(Duration::from_millis(300));
         api.ok(unsafe { (api.ncclCommAbort)(comm) });
-        assert_eq!(calls.join().unwrap(), INVALID_USAGE);
+        let (code, text) = calls.join().unwrap();
+        assert_eq!(code, INVALID_USAGE, "{text}");
+        rank.finished();
     } else {
         api.ok(unsafe { (api.ncclCommAbort)(comm) });
+        // That its process has ended would be noticed before the other's abort.
+        rank.wait_finished();
     }
 }
 

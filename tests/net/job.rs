@@ -66,6 +66,16 @@ impl Rank {
         wait_ready(&self.file, &[self.ranks]);
     }
 
+    /// Tells the others that what they wait for is over.
+    pub(crate) fn finished(&self) {
+        std::fs::write(ready_file(&self.file, self.ranks + 1), []).unwrap();
+    }
+
+    /// Waits until one of them has told so.
+    pub(crate) fn wait_finished(&self) {
+        wait_ready(&self.file, &[self.ranks + 1]);
+    }
+
     /// Waits until other ranks have told that they are ready.
     pub(crate) fn wait_ready(&self, ranks: &[usize]) {
         wait_ready(&self.file, ranks);
@@ -221,7 +231,7 @@ impl<'a> Job<'a> {
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.file);
-        for rank in 0..=self.hosts.len() {
+        for rank in 0..=self.hosts.len() + 1 {
             let _ = std::fs::remove_file(ready_file(&self.file, rank));
         }
     }

@@ -12,6 +12,7 @@ mod hosts;
 mod job;
 mod links;
 mod namespaces;
+mod stripes;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -24,5 +25,6 @@ fn worker() {
         finding::SCENARIOS,
         hosts::SCENARIOS,
         links::SCENARIOS,
+        stripes::SCENARIOS,
     ]);
 }

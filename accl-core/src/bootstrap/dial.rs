@@ -34,6 +34,8 @@ pub(super) struct Dial<'a> {
     pub(super) whom: String,
     /// Where to try, best first.
     pub(super) addresses: Vec<SocketAddr>,
+    /// The interface by which they must be tried, and its address.
+    pub(super) by: Option<(String, IpAddr)>,
     pub(super) secret: Secret,
     pub(super) deadline: Instant,
     /// What it means if the one that is dialled hangs up.
@@ -123,7 +125,7 @@ impl<'a> Dial<'a> {
                     fail(&mut lanes, at, Failure::Silence, now);
                 } else if lane.attempt.is_none()
                     && now >= lane.next_try
-                    && let Err(failure) = lane.start(now)
+                    && let Err(failure) = lane.start(now, self.by.as_ref())
                 {
                     fail(&mut lanes, at, failure, now);
                 }
@@ -228,8 +230,12 @@ fn all_that_can_be_asked(lanes: &[Lane], this: impl Fn(&Failure) -> bool) -> boo
 }
 
 impl Lane {
-    fn start(&mut self, now: Instant) -> std::result::Result<(), Failure> {
-        let socket = network::start_connect(self.address).map_err(|error| failure_of(&error))?;
+    fn start(&mut self, now: Instant, by: Option<&(String, IpAddr)>) -> std::result::Result<(), Failure> {
+        let socket = match by {
+            Some((name, from)) => network::start_connect_by((name, *from), self.address),
+            None => network::start_connect(self.address),
+        };
+        let socket = socket.map_err(|error| failure_of(&error))?;
         self.from = network::local_ip(socket.as_fd());
         self.attempt = Some(Attempt { socket, since: now, greeted: None });
         Ok(())
@@ -340,6 +346,7 @@ mod tests {
         Dial {
             whom: "the one".to_string(),
             addresses,
+            by: None,
             secret,
             deadline: clock::now() + patience,
             hung_up: (ErrorKind::InvalidUsage, "it hangs up"),

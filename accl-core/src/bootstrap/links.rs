@@ -12,13 +12,13 @@ use super::wire::{Message, PeerRecord};
 use crate::config::Network;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::network;
-use crate::topo::{Place, targets};
+use crate::topo::{Place, Route, targets};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a new connection is for. All of it is the transport's to interpret, except `to_rank`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,6 +81,8 @@ impl Drop for LinkExpectation {
 
 /// By which address a process was reached: the next link goes there first.
 static REACHED: Mutex<Option<HashMap<(u64, u16), IpAddr>>> = Mutex::new(None);
+/// How long somebody who was found may take to let a connection in.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 /// More are not remembered.
 const MOST_REACHED: usize = 1 << 14;
 
@@ -102,30 +104,67 @@ pub fn dial_link(
     deadline: Instant,
     give_up: &dyn Fn() -> Result<()>,
 ) -> Result<OwnedFd> {
-    let key = (peer.place.process, peer.port);
-    let known = reached(peer);
     let dial = Dial {
-        whom: format!("rank {} ({})", request.to_rank, peer.describe()),
-        addresses: addresses_of(peer, known, settings)?,
-        secret,
-        deadline,
-        hung_up: (ErrorKind::Remote, "it does not wait for links of this communicator (any more)"),
-        may_come_late: false,
-        give_up,
+        addresses: addresses_of(peer, reached(peer), settings)?,
+        by: None,
+        ..to_peer(peer, secret, request, deadline, give_up)
     };
-    let Found { mut connection, address } = dial.run()?;
-    connection.send(&Message::Link(request), deadline)?;
-    match connection.receive(deadline).map_err(|error| error.within(format!("no link to {}", dial.whom)))? {
-        Message::LinkAccepted => {}
-        other => return Err(unexpected(other)),
-    }
+    let (socket, address) = ask(&dial, request, deadline)?;
     let mut all = REACHED.lock();
     let all = all.get_or_insert_default();
     if all.len() >= MOST_REACHED {
         all.clear();
     }
-    all.insert(key, address.ip());
-    connection.into_socket()
+    all.insert((peer.place.process, peer.port), address.ip());
+    Ok(socket)
+}
+
+/// The same by one route only.
+pub fn dial_route(
+    peer: &PeerRecord,
+    secret: Secret,
+    request: LinkRequest,
+    route: &Route,
+    deadline: Instant,
+    give_up: &dyn Fn() -> Result<()>,
+) -> Result<OwnedFd> {
+    let dial = Dial {
+        addresses: vec![route.target(peer.port)],
+        by: route.by.clone(),
+        ..to_peer(peer, secret, request, deadline, give_up)
+    };
+    // Who has come so far is not left alone: the peer would count on a connection that ends.
+    ask(&dial, request, deadline + ANSWER_PATIENCE).map(|(socket, _)| socket)
+}
+
+/// A dial without addresses.
+fn to_peer<'a>(
+    peer: &PeerRecord,
+    secret: Secret,
+    request: LinkRequest,
+    deadline: Instant,
+    give_up: &'a dyn Fn() -> Result<()>,
+) -> Dial<'a> {
+    Dial {
+        whom: format!("rank {} ({})", request.to_rank, peer.describe()),
+        addresses: Vec::new(),
+        by: None,
+        secret,
+        deadline,
+        hung_up: (ErrorKind::Remote, "it does not wait for links of this communicator (any more)"),
+        may_come_late: false,
+        give_up,
+    }
+}
+
+/// Finds the peer and asks it to let this connection in.
+fn ask(dial: &Dial<'_>, request: LinkRequest, deadline: Instant) -> Result<(OwnedFd, SocketAddr)> {
+    let Found { mut connection, address } = dial.run()?;
+    connection.send(&Message::Link(request), deadline)?;
+    match connection.receive(deadline).map_err(|error| error.within(format!("no link to {}", dial.whom)))? {
+        Message::LinkAccepted => Ok((connection.into_socket()?, address)),
+        other => Err(unexpected(other)),
+    }
 }
 
 pub(super) fn addresses_of(
@@ -159,7 +198,6 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
     use std::thread::JoinHandle;
-    use std::time::Duration;
 
     #[derive(Debug, Default)]
     struct Guests(Mutex<Vec<(LinkRequest, OwnedFd)>>);

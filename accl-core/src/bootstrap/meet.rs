@@ -78,6 +78,7 @@ fn reach_creator<'a>(
     let addresses =
         targets(&creator.addresses, creator.port, &network::interfaces()?, request.network.family);
     let dial = Dial {
+        by: None,
         whom,
         addresses,
         secret: invitation.secret,
@@ -110,6 +111,7 @@ fn reach_known<'a>(
             deadline,
             hung_up: (ErrorKind::Remote, "it does not make this communicator"),
             may_come_late: true,
+            by: None,
             give_up,
         };
         return dial.run().map(|found| found.connection);
@@ -162,6 +164,7 @@ fn reach_agreed<'a>(
         addresses.extend(home.map(|ip| SocketAddr::new(ip, address.port)));
     }
     let dial = Dial {
+        by: None,
         whom: format!("rank 0 at {} (NCCL_COMM_ID)", address.text),
         addresses,
         secret: invitation.secret,

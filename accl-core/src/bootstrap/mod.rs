@@ -33,7 +33,9 @@ pub use auth::{Secret, Token};
 pub use handover::{Offer, fetch};
 pub use id::UniqueId;
 pub use join::{Membership, Request, join, rejoin};
-pub use links::{LinkExpectation, LinkRequest, LinkSink, dial_link, expect_links, link_secret, reached};
+pub use links::{
+    LinkExpectation, LinkRequest, LinkSink, dial_link, dial_route, expect_links, link_secret, reached,
+};
 pub use presence::Presence;
 pub use wire::PeerRecord;
 

@@ -131,6 +131,7 @@ fn fetch(
         Trusted::greet(stream.into(), secret, GONE, give_up)?
     } else {
         let dial = Dial {
+            by: None,
             whom: parent.describe(),
             addresses: addresses_of(parent, None, settings)?,
             secret,

@@ -10,7 +10,7 @@ mod source;
 mod table;
 
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
-pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Stagger};
+pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Sockets, Stagger};
 pub use source::{Origin, Source, cache_directory};
 pub use table::{Kind, SETTINGS, Setting};
 

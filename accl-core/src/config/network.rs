@@ -1,5 +1,6 @@
 //! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`,
-//! `PEER_TIMEOUT`, `TCP_CONGESTION`, `NET_LATENCY_US`, `NET_BANDWIDTH_MBPS`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`.
+//! `PEER_TIMEOUT`, `TCP_CONGESTION`, `NET_LATENCY_US`, `NET_BANDWIDTH_MBPS`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`,
+//! `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`.
 //!
 //! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
 //! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// How many names of `SOCKET_IFNAME` count.
 const MOST_NAMES: usize = 16;
+/// Most threads and most sockets of them all (`abi/nccl.md`).
+const MOST_THREADS: u32 = 16;
+const MOST_SOCKETS: u32 = 64;
 /// How long a `COMM_ID` may be: it must fit into a unique id.
 pub const COMM_ID_BYTES: usize = 72;
 
@@ -41,6 +45,35 @@ pub struct Network {
     pub bandwidth_mbps: Option<u32>,
     /// `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`: how fast many ranks come to one root.
     pub stagger: Stagger,
+    /// `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`: how many connections carry the data of two ranks.
+    pub sockets: Sockets,
+}
+
+/// How many connections carry the data of two ranks, as two factors; one that is not set counts once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sockets {
+    /// `NSOCKS_PERTHREAD`.
+    pub per_thread: Option<u32>,
+    /// `SOCKET_NTHREADS`.
+    pub threads: Option<u32>,
+}
+
+impl Sockets {
+    /// How many connections; none if that is left to us. What is out of range is cut, as NCCL does, and the text says so.
+    pub fn connections(&self) -> (Option<usize>, Option<String>) {
+        if self.per_thread.is_none() && self.threads.is_none() {
+            return (None, None);
+        }
+        let (asked_threads, asked_each) = (self.threads.unwrap_or(1), self.per_thread.unwrap_or(1));
+        let threads = asked_threads.clamp(1, MOST_THREADS);
+        let each = asked_each.clamp(1, MOST_SOCKETS / threads);
+        let warning = format!(
+            "NCCL_SOCKET_NTHREADS={asked_threads} and NCCL_NSOCKS_PERTHREAD={asked_each} are out of range (1 to \
+             {MOST_THREADS} threads, at most {MOST_SOCKETS} sockets in all): {threads} and {each} are used"
+        );
+        let cut = (threads, each) != (asked_threads, asked_each);
+        (Some((threads * each) as usize), cut.then_some(warning))
+    }
 }
 
 /// How fast many ranks come to one root.
@@ -116,6 +149,10 @@ impl Network {
                 threshold_ranks: read(source, "UID_STAGGER_THRESHOLD", number_of)?.unwrap_or(256),
                 ranks_per_second: read(source, "UID_STAGGER_RATE", number_of)?.unwrap_or(7000),
             },
+            sockets: Sockets {
+                per_thread: read(source, "NSOCKS_PERTHREAD", sockets_of)?,
+                threads: read(source, "SOCKET_NTHREADS", sockets_of)?,
+            },
         })
     }
 }
@@ -188,6 +225,10 @@ fn number_of(text: &str) -> Result<u32> {
 fn above_zero(text: &str, unit: &str) -> Result<u32> {
     let number = text.trim().parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| Error::argument(format!("need a whole number of {unit} above 0")))
+}
+
+fn sockets_of(text: &str) -> Result<u32> {
+    text.trim().parse().map_err(|_| Error::argument("need a number of 1 or more"))
 }
 
 fn ports_of(text: &str) -> Result<RangeInclusive<u16>> {
@@ -265,6 +306,27 @@ mod tests {
     }
 
     #[test]
+    fn connections_are_counted_as_nccl_does() {
+        let count = |pairs: &[(&str, &str)]| {
+            Network::from_source(&Source::of_pairs(pairs)).unwrap().sockets.connections()
+        };
+        let (each, threads) = ("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS");
+        assert_eq!(count(&[]), (None, None));
+        assert_eq!(count(&[(each, "4"), (threads, "16")]), (Some(64), None));
+        assert_eq!(count(&[(each, "8")]), (Some(8), None));
+        assert_eq!(count(&[(threads, "1")]), (Some(1), None));
+        for (pairs, connections, words) in [
+            ([(each, "1"), (threads, "17")], 16, "16 and 1 are used"),
+            ([(each, "9"), (threads, "10")], 60, "10 and 6 are used"),
+            ([(each, "0"), (threads, "2")], 2, "2 and 1 are used"),
+        ] {
+            let (counted, warning) = count(&pairs);
+            assert_eq!(counted, Some(connections));
+            assert!(warning.as_ref().unwrap().ends_with(words), "{warning:?}");
+        }
+    }
+
+    #[test]
     fn wrong_values_are_refused_by_name() {
         let load = |name, value| Network::from_source(&Source::of_pairs(&[(name, value)]));
         assert_eq!(load("ACCL_PORT_RANGE", "5000-5003").unwrap().ports, Some(5000..=5003));
@@ -285,6 +347,8 @@ mod tests {
             ("ACCL_PORT_RANGE", "0-5"),
             ("ACCL_PORT_RANGE", "1-70000"),
             ("NCCL_SOCKET_FAMILY", "inet"),
+            ("NCCL_SOCKET_NTHREADS", "-2"),
+            ("NCCL_NSOCKS_PERTHREAD", "two"),
             ("NCCL_COMM_ID", "nowhere"),
         ] {
             let error = load(name, value).unwrap_err();

@@ -101,6 +101,12 @@ pub const SETTINGS: &[Setting] = &[
         "microseconds from host to host, for the choice between ways; unset: half of the round trip when ranks join",
     ),
     setting(
+        "NSOCKS_PERTHREAD",
+        Kind::Text,
+        "",
+        "times SOCKET_NTHREADS: how many connections carry the data of two ranks of different hosts (at most 64); unset: by the interfaces",
+    ),
+    setting(
         "PASS_BYTES",
         Kind::Bytes,
         "",
@@ -148,6 +154,7 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "which network interfaces are used: prefixes of names, with commas; = before it: whole names; ^ before that: all but these",
     ),
+    setting("SOCKET_NTHREADS", Kind::Text, "", "see NSOCKS_PERTHREAD (at most 16); no threads are made here"),
     setting(
         "STAGE_BYTES",
         Kind::Bytes,

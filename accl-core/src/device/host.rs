@@ -132,11 +132,12 @@ impl Device for Host {
         socket: BorrowedFd<'_>,
         destination: UserPointer,
         bytes: usize,
+        tail: &mut [u8],
     ) -> io::Result<Option<usize>> {
         // SAFETY: the maker of `destination` promised that it may be written, and the operation's peers do not look at it;
         // the kernel stores bytes, which may be anything. Zero bytes are never asked for.
         let room = unsafe { std::slice::from_raw_parts_mut(destination.as_ptr(), bytes) };
-        socket::read_some(socket, room)
+        socket::read_some_into(socket, room, tail)
     }
 }
 

@@ -64,12 +64,13 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         bytes: usize,
     ) -> io::Result<Option<usize>>;
 
-    /// Receives at most `bytes` to `destination`, without waiting. How many came, 0 at the stream's end; none if nothing
-    /// is there yet.
+    /// Receives at most `bytes` to `destination`, and what comes behind them to `tail`, without waiting. How many came, 0 at the
+    /// stream's end; none if nothing is there yet.
     fn receive(
         &self,
         socket: BorrowedFd<'_>,
         destination: UserPointer,
         bytes: usize,
+        tail: &mut [u8],
     ) -> io::Result<Option<usize>>;
 }

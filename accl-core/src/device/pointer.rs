@@ -50,4 +50,10 @@ impl UserPointer {
     pub fn byte_add(self, bytes: usize) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
+
+    /// The address `bytes` before; the same holds.
+    #[must_use]
+    pub fn byte_sub(self, bytes: usize) -> Self {
+        Self(self.0.wrapping_sub(bytes))
+    }
 }

@@ -121,10 +121,9 @@ impl Lanes {
             return Ok(());
         }
         for lane in self.lanes.iter().flatten() {
-            if lane.handed_over < lane.outbound.len() {
-                lane.sender.ring_when_ready()?;
-            } else {
-                lane.receiver.ring_when_ready()?;
+            if let Some(link) = &lane.link {
+                let sends = lane.handed_over < lane.outbound.len();
+                link.ring_when(lane.receiver.waits_for(), if sends { lane.sender.waits_for() } else { 0 })?;
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::RangeInclusive;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Connections that may wait to be accepted; the kernel cuts this down to its own limit.
@@ -268,6 +268,35 @@ pub fn start_connect(address: SocketAddr) -> io::Result<OwnedFd> {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// The same, by one interface (its name, and its address, which becomes this side's).
+pub fn start_connect_by((name, from): (&str, IpAddr), address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = open(address)?;
+    // Where two interfaces are on one subnet the address alone does not say by which to leave. Old kernels do not let everybody
+    // do this: then the address has to do.
+    let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_bytes());
+    // The port is chosen when the peer is known: one at this end serves for many peers.
+    let _ = set_option(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1i32.to_ne_bytes());
+    rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn set_option(socket: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the call reads as many bytes as it is told, of a value that outlives it.
+    let code = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
+        )
+    };
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// What became of a connection attempt.

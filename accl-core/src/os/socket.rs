@@ -141,6 +141,26 @@ pub fn read_some(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<O
     }
 }
 
+/// The same, for one piece of memory and the next.
+pub fn read_some_into(
+    socket: BorrowedFd<'_>,
+    first: &mut [u8],
+    second: &mut [u8],
+) -> std::io::Result<Option<usize>> {
+    if second.is_empty() {
+        return read_some(socket, first);
+    }
+    let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
+    let mut none = RecvAncillaryBuffer::default();
+    match rustix::net::recvmsg(socket, &mut pieces, &mut none, RecvFlags::DONTWAIT) {
+        Ok(message) => Ok(Some(message.bytes)),
+        Err(errno) => {
+            let error = std::io::Error::from(errno);
+            if is_transient(&error) { Ok(None) } else { Err(error) }
+        }
+    }
+}
+
 /// Writes what the socket takes of one piece and the next without waiting; `None` when it takes nothing now.
 pub fn write_some(socket: BorrowedFd<'_>, first: &[u8], second: &[u8]) -> std::io::Result<Option<usize>> {
     let pieces = [IoSlice::new(first), IoSlice::new(second)];

@@ -99,6 +99,57 @@ pub fn targets(
     ordered.into_iter().flat_map(scopes).collect()
 }
 
+/// A way to a peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Its address.
+    pub to: IpAddr,
+    /// The number of the interface, if the address means something only there.
+    pub scope: u32,
+    /// The interface of this host by which the way must lead, and its address; none leaves that to the system.
+    pub by: Option<(String, IpAddr)>,
+}
+
+impl Route {
+    /// Where to connect to.
+    pub fn target(&self, port: u16) -> SocketAddr {
+        match self.to {
+            IpAddr::V6(ip) if is_link_local(self.to) => SocketAddrV6::new(ip, port, 0, self.scope).into(),
+            ip => SocketAddr::new(ip, port),
+        }
+    }
+}
+
+/// Ways to somebody who is told to have these addresses, besides the one from `first.0` to `first.1` that is known to lead there:
+/// by each other interface that has a subnet in common with him, to an address of its own.
+pub fn routes(
+    addresses: &[IpAddr],
+    first: (IpAddr, IpAddr),
+    interfaces: &[Interface],
+    rule: Option<&InterfaceRule>,
+    family: Option<Family>,
+) -> Vec<Route> {
+    let own = |ip: IpAddr| interfaces.iter().any(|one| one.addresses.iter().any(|mine| mine.ip == ip));
+    let mut used: Vec<_> = interface_of(interfaces, first.0).map(str::to_string).into_iter().collect();
+    let mut routes: Vec<Route> = Vec::new();
+    for mine in candidates(interfaces, rule, family, None) {
+        let Some(interface) = interfaces.iter().find(|one| one.name == mine.interface) else { continue };
+        let bits = interface.addresses.iter().find(|one| one.ip == mine.ip).map_or(0, |one| one.prefix_bits);
+        let free = |ip: &&IpAddr| {
+            let taken = **ip == first.1 || routes.iter().any(|route| route.to == **ip);
+            shares_prefix(mine.ip, **ip, bits) && !taken && !own(**ip) && !is_link_local(**ip)
+        };
+        if used.contains(&mine.interface) {
+            continue;
+        }
+        if let Some(to) = addresses.iter().find(free) {
+            used.push(mine.interface.clone());
+            routes.push(Route { to: *to, scope: interface.index, by: Some((mine.interface, mine.ip)) });
+        }
+    }
+    routes
+}
+
 /// The interface that has this address.
 pub fn interface_of(interfaces: &[Interface], ip: IpAddr) -> Option<&str> {
     let has = |interface: &&Interface| interface.addresses.iter().any(|address| address.ip == ip);
@@ -230,6 +281,28 @@ mod tests {
         assert_eq!(interface_of(&host(), "10.1.0.5".parse().unwrap()), Some("eth1"));
         assert_eq!(interface_towards(&host(), "10.3.0.77".parse().unwrap()), Some("ib0"));
         assert_eq!(interface_towards(&host(), "10.99.0.1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn each_interface_is_a_way_of_its_own_to_an_address_of_its_own() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let peer =
+            ["10.0.0.9", "fd00::9", "172.17.0.1", "10.1.0.9", "10.3.0.9", "10.99.0.1", "fe80::9"].map(ip);
+        let list = |first: (&str, &str), rule: Option<&str>| {
+            let rule = rule.map(InterfaceRule::parse);
+            let first = (ip(first.0), ip(first.1));
+            let all = routes(&peer, first, &host(), rule.as_ref(), None);
+            let text = |route: &Route| format!("{} by {}", route.to, route.by.as_ref().unwrap().0);
+            all.iter().map(text).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(list(("10.0.0.5", "10.0.0.9"), None), "10.3.0.9 by ib0, 10.1.0.9 by eth1");
+        assert_eq!(list(("10.1.0.5", "10.1.0.9"), None), "10.3.0.9 by ib0, 10.0.0.9 by eth0");
+        assert_eq!(list(("10.1.0.5", "10.1.0.9"), Some("eth")), "10.0.0.9 by eth0");
+        assert_eq!(list(("10.1.0.5", "10.1.0.9"), Some("eth1")), "");
+        // The peer's address that serves already is not taken for another way.
+        assert_eq!(list(("172.17.0.1", "10.0.0.9"), Some("=eth0")), "fd00::9 by eth0");
+        let route = Route { to: ip("fe80::9"), scope: 4, by: None };
+        assert_eq!(route.target(7), "[fe80::9%4]:7".parse().unwrap());
     }
 
     fn any_interface() -> impl Strategy<Value = Interface> {

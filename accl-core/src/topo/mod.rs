@@ -4,7 +4,9 @@ mod interfaces;
 mod machine;
 mod uplink;
 
-pub use interfaces::{Candidate, candidates, interface_of, interface_towards, is_link_local, targets};
+pub use interfaces::{
+    Candidate, Route, candidates, interface_of, interface_towards, is_link_local, routes, targets,
+};
 pub use machine::{FIGURES, Figure, Machine, Unit};
 pub use uplink::{Uplink, Wire};
 

@@ -23,8 +23,8 @@ fn ring(arena: std::sync::Arc<shm::Arena>, lend_above: usize, reach: Reach) -> P
     )
 }
 
-fn tcp() -> Pair {
-    let [sending, receiving] = Link::pair();
+fn tcp(stripes: usize) -> Pair {
+    let [sending, receiving] = Link::pair(stripes);
     (Box::new(TcpSender::new(sending)), Box::new(TcpReceiver::new(receiving)))
 }
 
@@ -34,11 +34,13 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
         ("mem", ring(mem::arena(2).unwrap(), mem::LEND_ABOVE_BYTES, Reach::SameProcess)),
         ("shm, reading across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::CrossProcess(process::id()))),
         ("shm, through the ring", ring(shared(), usize::MAX, Reach::None)),
-        ("tcp", tcp()),
+        ("tcp", tcp(1)),
+        ("tcp, 2 stripes", tcp(2)),
+        ("tcp, 4 stripes", tcp(4)),
     ]
 }
 
-fn bytes(length: usize, seed: usize) -> Vec<u8> {
+pub(super) fn bytes(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 31 + seed * 7 + (i >> 8)) as u8).collect()
 }
 
@@ -47,7 +49,7 @@ fn pointer(data: &[u8]) -> UserPointer {
     unsafe { UserPointer::new(data.as_ptr().cast()) }
 }
 
-fn room(data: &mut [u8]) -> UserPointer {
+pub(super) fn room(data: &mut [u8]) -> UserPointer {
     // SAFETY: callers keep `data` alive while the link writes to it.
     unsafe { UserPointer::new(data.as_mut_ptr().cast_const().cast()) }
 }
@@ -57,7 +59,7 @@ fn outgoing(data: &[u8], tag: u64, scale: Option<Scalar>) -> Outgoing {
 }
 
 /// The next message's head, once it is there.
-fn next_head(receiver: &mut dyn Receiver) -> MessageHead {
+pub(super) fn next_head(receiver: &mut dyn Receiver) -> MessageHead {
     loop {
         match receiver.head().unwrap() {
             Some(head) => return head,
@@ -168,7 +170,7 @@ fn credits_run_out_and_come_back() {
         assert!(count > 10, "{name}: {count}");
         assert!(!sender.offer(&Host, &mut stuck).unwrap(), "{name}: nothing was consumed");
         // A ring has room again as soon as a message is consumed, a socket when its kernel sees fit.
-        let enough = if name == "tcp" { count } else { 1 };
+        let enough = if name.starts_with("tcp") { count } else { 1 };
         for expected in 0..=count {
             assert_eq!(next_head(&mut *receiver).tag, expected, "{name}");
             skip(&mut *receiver, 2000);
@@ -238,7 +240,7 @@ fn two_threads_agree() {
 
 #[test]
 fn garbage_on_a_connection_is_an_error_that_says_so() {
-    let [sending, receiving] = Link::pair();
+    let [sending, receiving] = Link::pair(1);
     let mut receiver = TcpReceiver::new(receiving);
     let socket = sending.socket().unwrap().unwrap();
     let garbage = [b'x'; 4096];
@@ -255,7 +257,7 @@ fn garbage_on_a_connection_is_an_error_that_says_so() {
 
 #[test]
 fn what_came_before_the_end_of_a_connection_is_received_first() {
-    let (mut sender, mut receiver) = tcp();
+    let (mut sender, mut receiver) = tcp(2);
     let data = bytes(100_000, 5);
     let mut message = outgoing(&data, 3, None);
     while !message.is_done(&*sender) {
@@ -275,7 +277,7 @@ fn what_came_before_the_end_of_a_connection_is_received_first() {
 
 #[test]
 fn a_message_that_breaks_off_is_an_error() {
-    let (mut sender, mut receiver) = tcp();
+    let (mut sender, mut receiver) = tcp(2);
     let data = bytes(64 << 20, 5);
     let mut message = outgoing(&data, 3, None);
     sender.offer(&Host, &mut message).unwrap();
@@ -289,4 +291,41 @@ fn a_message_that_breaks_off_is_an_error() {
         }
     };
     assert_eq!(error.kind(), crate::ErrorKind::Remote);
+}
+
+/// What has come of one message is taken to its place, whatever comes first.
+pub(super) fn take_all(
+    receiver: &mut dyn Receiver,
+    got: &mut [u8],
+    piece: usize,
+) -> crate::error::Result<()> {
+    let mut filled = 0;
+    while filled < got.len() {
+        filled += receiver.take(&Host, room(&mut got[filled..]), piece, false)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_only_stored_may_come_in_any_order() {
+    for (name, (mut sender, mut receiver)) in every_transport() {
+        println!("{name}");
+        let messages: Vec<_> = (0..40).map(|seed| bytes(seed * 70_001 % 1_500_000 + 1, seed)).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (tag, data) in messages.iter().enumerate() {
+                    let mut message = outgoing(data, tag as u64, None);
+                    while !message.is_done(&*sender) {
+                        sender.offer(&Host, &mut message).unwrap();
+                    }
+                }
+            });
+            for (tag, expected) in messages.iter().enumerate() {
+                assert_eq!(next_head(&mut *receiver).tag, tag as u64);
+                let mut got = vec![0u8; expected.len()];
+                take_all(&mut *receiver, &mut got, if tag % 2 == 0 { 1 << 20 } else { 5000 }).unwrap();
+                assert!(got == *expected, "{name}: message {tag}");
+            }
+        });
+    }
 }

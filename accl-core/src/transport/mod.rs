@@ -93,9 +93,9 @@ pub trait Sender: Send + std::fmt::Debug {
         self.close();
     }
 
-    /// Has the rank's bell rung as soon as there is room. Only links that nobody rings for by himself need that.
-    fn ring_when_ready(&self) -> Result<()> {
-        Ok(())
+    /// The link's connections (as bits) that have to have room before anything moves; links that ring by themselves have none.
+    fn waits_for(&self) -> u64 {
+        0
     }
 }
 
@@ -119,7 +119,9 @@ pub trait Receiver: Send + std::fmt::Debug {
     fn advance(&mut self, bytes: usize);
 
     /// Moves at most `most` of the bytes that are there to `destination`, past the caches if `streaming` and if that is
-    /// possible, and consumes them; how many. A message of 0 bytes is not consumed.
+    /// possible, and consumes them; how many. `destination` is the place of the first byte that is not consumed if they come in
+    /// order; a link may bring them in any other, so there must be room for the whole message, none of which can be read before
+    /// its end, and the rest of a message of which some was taken must be taken. A message of 0 bytes is not consumed.
     fn take(
         &mut self,
         device: &dyn Device,
@@ -144,8 +146,9 @@ pub trait Receiver: Send + std::fmt::Debug {
     /// True if [`Receiver::view`] needs scratch memory.
     fn needs_scratch(&mut self) -> Result<bool>;
 
-    /// Has the rank's bell rung as soon as something comes. Only links that nobody rings for by himself need that.
-    fn ring_when_ready(&self) -> Result<()> {
-        Ok(())
+    /// The link's connections (as bits) on which something has to come before anything moves; links that ring by themselves
+    /// have none.
+    fn waits_for(&self) -> u64 {
+        0
     }
 }

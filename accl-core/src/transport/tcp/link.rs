@@ -1,248 +1,334 @@
-//! Messages on a connection, both halves.
+//! A link: the connections between two ranks for one kind of messages.
+//!
+//! The first one is made when a message needs it, further ones (*stripes*) when a long message does: the lower rank dials, in the
+//! background, and each end uses a stripe from when it has it. Links with one connection and with many differ in nothing else.
 
-use super::head::{FAILURE_TEXT_BYTES, HEAD_BYTES, Head};
-use super::network::Link;
-use super::wake::Readiness;
-use crate::device::{Device, UserPointer};
+use super::dialler;
+use super::network::{Network, World};
+use super::wake::{Listened, Watched};
+use crate::bootstrap::{self, LinkRequest};
 use crate::error::{Error, ErrorKind, Result};
-use crate::memory::Scratch;
-use crate::os::socket;
-use crate::transport::{MessageHead, Outgoing, Progress, Receiver, Sender};
-use std::sync::Arc;
+use crate::os::{clock, network, tcp};
+use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
+use crate::topo::{Route, interface_of, routes};
+use crate::transport::shm::Lane;
+use crate::types::Rank;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
-/// What is received besides what goes straight into user memory.
-const BUFFER_BYTES: usize = 256 << 10;
-/// With less than that in the buffer it is worth asking for more.
-const LITTLE_BYTES: usize = 32 << 10;
-/// Pieces that are at least so large go straight into user memory.
-const DIRECT_BYTES: usize = 8 << 10;
+/// Most connections of one link: as many as NCCL has at most, and as a word has bits.
+pub const MOST_STRIPES: usize = 64;
+/// How long a connection's end waits to be explained: who ended it for a reason of its own has that told by the leaders of hosts,
+/// and who was first to fail should be named, not who failed next.
+const EXPLANATION_PATIENCE: Duration = Duration::from_secs(1);
+/// How long it is tried to make a further connection. It has some time, since nobody waits for it.
+const STRIPE_PATIENCE: Duration = Duration::from_secs(5);
+/// Up to which speed an interface is filled by one connection, and by two: what a core copies, with room to spare.
+const SPEEDS_MBITS: (u32, u32) = (25_000, 100_000);
 
-/// The sending half.
+/// Connections with one peer, or the intent to have them.
 #[derive(Debug)]
-pub struct TcpSender {
-    link: Arc<Link>,
-    /// The head of the message that is on its way, and how much of it still has to go.
-    head: [u8; HEAD_BYTES],
-    head_left: usize,
-    /// True between the first byte of a message and its last.
-    amid: bool,
-    sent: u64,
+pub struct Link {
+    network: Arc<Network>,
+    peer: Rank,
+    lane: Lane,
+    stripes: Box<[OnceLock<Connection>]>,
+    /// All connections have lower indices.
+    width: AtomicUsize,
+    /// The first connection is being made, or was; the same for the further ones.
+    dialled: AtomicBool,
+    widened: AtomicBool,
+    /// Why nothing more comes, and from when on that is told.
+    end: OnceLock<(Instant, Error)>,
 }
 
-impl TcpSender {
-    /// The sending half of `link`.
-    pub fn new(link: Arc<Link>) -> Self {
-        Self { link, head: [0; HEAD_BYTES], head_left: 0, amid: false, sent: 0 }
+#[derive(Debug)]
+struct Connection {
+    // Before the socket: it must not be watched when its number is given to another one.
+    watched: Watched,
+    socket: Arc<OwnedFd>,
+}
+
+impl Link {
+    pub(super) fn new(network: Arc<Network>, peer: Rank, lane: Lane) -> Arc<Self> {
+        Arc::new(Self {
+            network,
+            peer,
+            lane,
+            stripes: (0..MOST_STRIPES).map(|_| OnceLock::new()).collect(),
+            width: AtomicUsize::new(0),
+            dialled: AtomicBool::new(false),
+            widened: AtomicBool::new(false),
+            end: OnceLock::new(),
+        })
     }
-}
 
-impl Sender for TcpSender {
-    fn offer(&mut self, device: &dyn Device, message: &mut Outgoing) -> Result<bool> {
-        let Progress::Copied(mut done) = message.progress else { return Ok(false) };
-        let Some(socket) = self.link.socket()? else { return Ok(false) };
-        if !self.amid {
-            self.amid = true;
-            self.head = Head::Message(message.head).encode();
-            self.head_left = HEAD_BYTES;
+    /// The first connection. None as long as it is not there: this rank has it dialled, or waits until the peer has, and the
+    /// rank's bell rings when it is. None, too, for a moment after it has come to an end (see `lost`).
+    pub fn socket(self: &Arc<Self>) -> Result<Option<BorrowedFd<'_>>> {
+        if let Some((told_from, error)) = self.end.get() {
+            return if clock::now() < *told_from { Ok(None) } else { Err(error.clone()) };
         }
-        let mut moved = false;
-        while self.head_left > 0 || done < message.head.bytes {
-            let head = &self.head[HEAD_BYTES - self.head_left..];
-            let body = message.source.byte_add(done);
-            let sent = device.send(socket, head, body, message.head.bytes - done);
-            let sent = match sent {
-                Ok(Some(sent)) => sent,
-                Ok(None) => break,
-                Err(error) => {
-                    self.link.lost(error);
-                    break;
-                }
+        if let Some(socket) = self.stripe(0) {
+            return Ok(Some(socket));
+        }
+        if !self.dials() {
+            return match self.network.arrived(self.peer, self.lane as u8) {
+                Some(socket) => self.connect(0, socket).map(|()| self.stripe(0)),
+                None => Ok(None),
             };
-            let of_head = sent.min(self.head_left);
-            self.head_left -= of_head;
-            done += sent - of_head;
-            moved = true;
         }
-        message.progress = Progress::Copied(done);
-        if self.head_left == 0 && done == message.head.bytes {
-            message.progress = Progress::Done;
-            self.amid = false;
-            self.sent += 1;
+        if !self.dialled.swap(true, Ordering::Relaxed) {
+            let link = Arc::downgrade(self);
+            let (network, peer, purpose) = (self.network.clone(), self.peer, self.lane as u8);
+            dialler::FIRST.submit(move || {
+                let dialled = network.dial(peer, purpose, &|| wanted(&link).map(|_| ()));
+                drop(network);
+                if let Some(link) = link.upgrade() {
+                    link.begin(dialled);
+                }
+            })?;
         }
-        Ok(moved)
+        Ok(None)
     }
 
-    fn messages_consumed(&self) -> u64 {
-        self.sent
+    fn dials(&self) -> bool {
+        self.network.world().rank < self.peer
     }
 
-    fn ring_when_ready(&self) -> Result<()> {
-        self.link.ring_when(Readiness::ReadOrWrite)
+    /// What has become of dialling.
+    fn begin(&self, dialled: Result<OwnedFd>) {
+        let world = self.network.world();
+        if let Err(error) = dialled.and_then(|socket| self.connect(0, socket)) {
+            // The peer may have failed and closed its door a moment ago.
+            let explained = error.kind() == ErrorKind::Remote && !world.arena.has_failed();
+            let patience = if explained { EXPLANATION_PATIENCE } else { Duration::ZERO };
+            let _ = self.end.set((clock::now() + patience, error));
+        }
+        world.arena.block(world.rank).bell.ring();
     }
 
-    fn close(&mut self) {
-        // A peer that waits for the rest of a message must hear that it does not come.
-        if let (true, Some(socket)) = (self.amid, self.link.connected()) {
-            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+    /// One of the connections, if it is there and the link has not come to an end.
+    pub(super) fn stripe(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        let connection = self.stripes[index].get().filter(|_| self.end.get().is_none());
+        connection.map(|connection| connection.socket.as_fd())
+    }
+
+    /// Has further connections made if this rank dials, else takes in those that the peer has made; all that are there have lower
+    /// indices than the result. To be called when there is a message that needs them.
+    pub(super) fn widen(self: &Arc<Self>) -> usize {
+        if !self.dials() {
+            while let Some((index, socket)) = self.network.arrived_further(self.peer, self.lane as u8) {
+                // The peer counts on it.
+                if let Err(error) = self.connect(index, socket) {
+                    self.end_at_once(error);
+                }
+            }
+        } else if !self.widened.load(Ordering::Relaxed)
+            && self.stripe(0).is_some()
+            && !self.widened.swap(true, Ordering::Relaxed)
+        {
+            let link = Arc::downgrade(self);
+            // Without them it works, too.
+            let _ = dialler::FURTHER.submit(move || dial_further(&link));
+        }
+        self.width.load(Ordering::Acquire).max(1)
+    }
+
+    /// Gives the link one of its connections.
+    pub(in crate::transport) fn connect(&self, index: usize, socket: OwnedFd) -> Result<()> {
+        let (socket, world) = (Arc::new(socket), self.network.world());
+        if let Some(patience) = world.patience {
+            network::keep_alive(socket.as_fd(), patience);
+        }
+        let named = self.network.settings().congestion_control.as_deref();
+        tcp::set_congestion_control(socket.as_fd(), named).map_err(|error| {
+            let name = named.unwrap_or_default();
+            Error::usage(format!(
+                "the setting TCP_CONGESTION names {name}, which the kernel refuses: {error}"
+            ))
+        })?;
+        let listened = Listened {
+            socket: Arc::downgrade(&socket),
+            peer: self.peer,
+            whom: world.named(&[self.peer]),
+            patience: world.patience,
+        };
+        let watched = Watched::new(socket.as_fd(), &world.arena, world.rank, listened)?;
+        self.stripes[index].get_or_init(|| Connection { watched, socket });
+        self.width.fetch_max(index + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// The two ends of one, over this host's own addresses, between rank 0 and rank 1 of a communicator.
+    #[cfg(test)]
+    pub(in crate::transport) fn pair(stripes: usize) -> [Arc<Self>; 2] {
+        use crate::transport::{mem, shm::Members};
+        let listener = network::listen_at((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let secret = bootstrap::Secret::random().unwrap();
+        let links = [0, 1].map(|rank| {
+            let arena = mem::arena(Members::of(2, |other| other == rank)).unwrap();
+            let peers = [bootstrap::PeerRecord::default(), bootstrap::PeerRecord::default()];
+            let world = World::new(rank, &peers, &arena, None);
+            let settings = crate::config::Network::default();
+            let network = Network::new(world, secret, settings, None, Box::new(|| Ok(()))).unwrap();
+            let link = network.link(1 - rank, Lane::Collective);
+            link.widened.store(true, Ordering::Relaxed);
+            link
+        });
+        for index in 0..stripes {
+            let dialled = network::start_connect(listener.local_addr().unwrap()).unwrap();
+            network::wait_any(&[(listener.as_fd(), false)], Duration::from_secs(20)).unwrap();
+            let taken = OwnedFd::from(listener.accept().unwrap().0);
+            links[0].connect(index, dialled).unwrap();
+            links[1].connect(index, taken).unwrap();
+        }
+        links
+    }
+
+    /// True if something may still come on it, or has come and was not looked at.
+    pub fn is_open(&self) -> bool {
+        let dialled = || self.network.is_dialled(self.peer, self.lane as u8);
+        self.end.get().is_none() && (self.stripes[0].get().is_some() || dialled())
+    }
+
+    /// Ends all connections, in both directions.
+    pub(super) fn shut(&self) {
+        for connection in self.stripes.iter().filter_map(OnceLock::get) {
+            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         }
     }
 
-    fn close_failed(&mut self, error: &Error) {
-        if let (false, Some(socket)) = (self.amid, self.link.connected()) {
-            let text = &error.text()[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
-            let head = Head::Failure { code: error.kind().code().into(), bytes: text.len() }.encode();
-            // As far as there is room: it is a kindness.
-            let _ = socket::write_some(socket, &head, text.as_bytes());
-        }
-        self.close();
-    }
-}
-
-impl Drop for TcpSender {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// The receiving half.
-#[derive(Debug)]
-pub struct TcpReceiver {
-    link: Arc<Link>,
-    buffer: Scratch,
-    /// What of the buffer has come and is not consumed.
-    start: usize,
-    end: usize,
-    /// The message that is being received, and how much of it is not consumed.
-    current: Option<(MessageHead, usize)>,
-}
-
-impl TcpReceiver {
-    /// The receiving half of `link`.
-    pub fn new(link: Arc<Link>) -> Self {
-        Self { link, buffer: Scratch::default(), start: 0, end: 0, current: None }
-    }
-
-    /// Takes in what is there, as far as there is room.
-    fn fill(&mut self) -> Result<()> {
-        let Some(socket) = self.link.socket()? else { return Ok(()) };
-        self.buffer.ensure(BUFFER_BYTES);
-        let buffer = self.buffer.as_mut(BUFFER_BYTES);
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        } else if self.end == BUFFER_BYTES && self.end - self.start < HEAD_BYTES {
-            buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        if self.end == BUFFER_BYTES {
+    /// Has this rank's bell rung as soon as there is something to read on one connection of `reads` (bits), or room on one of
+    /// `writes`.
+    pub fn ring_when(&self, reads: u64, writes: u64) -> Result<()> {
+        // What has ended is always ready.
+        if self.end.get().is_some() {
             return Ok(());
         }
-        match socket::read_some(socket, &mut buffer[self.end..]) {
-            Ok(Some(0)) => self.link.lost("it closed the connection"),
-            Ok(count) => self.end += count.unwrap_or(0),
-            Err(error) => self.link.lost(error),
+        let mut either = reads | writes;
+        while either != 0 {
+            let index = either.trailing_zeros() as usize;
+            let bit = 1 << index;
+            either &= !bit;
+            if let Some(connection) = self.stripes[index].get() {
+                connection.watched.arm(&connection.socket, reads & bit != 0, writes & bit != 0)?;
+            }
         }
         Ok(())
     }
 
-    /// The error that the peer has sent in place of a message, as far as it has come.
-    fn failure(&mut self, code: u32, bytes: usize) -> Error {
-        let _ = self.fill();
-        let (from, to) = (self.start + HEAD_BYTES, (self.start + HEAD_BYTES + bytes).min(self.end));
-        let text = String::from_utf8_lossy(&self.buffer.as_mut(to)[from.min(to)..]).into_owned();
-        let kind = u8::try_from(code).ok().and_then(ErrorKind::from_code).unwrap_or(ErrorKind::Remote);
-        Error::new(kind, text)
+    /// The error of a link that serves no more.
+    pub(super) fn broken(&self, what: impl std::fmt::Display) -> Error {
+        Error::remote(format!("{} is lost: {what}", self.network.world().named(&[self.peer])))
+    }
+
+    /// A connection has ended or failed: from here on there is no socket, and after a while, in which better reasons
+    /// may come, an error.
+    pub(super) fn lost(&self, what: impl std::fmt::Display) {
+        let _ = self.end.set((clock::now() + EXPLANATION_PATIENCE, self.broken(what)));
+    }
+
+    fn end_at_once(&self, error: Error) {
+        let _ = self.end.set((clock::now(), error));
     }
 }
 
-impl Receiver for TcpReceiver {
-    fn head(&mut self) -> Result<Option<MessageHead>> {
-        if let Some((head, _)) = self.current {
-            return Ok(Some(head));
-        }
-        if self.end - self.start < HEAD_BYTES {
-            self.fill()?;
-        }
-        if self.end - self.start < HEAD_BYTES {
-            return Ok(None);
-        }
-        let mut head = [0; HEAD_BYTES];
-        head.copy_from_slice(&self.buffer.as_mut(self.end)[self.start..self.start + HEAD_BYTES]);
-        match Head::decode(&head) {
-            Some(Head::Message(head)) => {
-                self.start += HEAD_BYTES;
-                self.current = Some((head, head.bytes));
-                Ok(Some(head))
-            }
-            Some(Head::Failure { code, bytes }) => Err(self.failure(code, bytes)),
-            None => Err(self.link.broken("what it sends is no message")),
-        }
-    }
+/// The link, if anybody still has it.
+fn wanted(link: &Weak<Link>) -> Result<Arc<Link>> {
+    link.upgrade().ok_or_else(|| Error::usage("nobody needs this connection any more"))
+}
 
-    fn contiguous(&mut self) -> Result<usize> {
-        let Some((_, left)) = self.current else { return Ok(0) };
-        if (self.end - self.start) < left.min(LITTLE_BYTES) {
-            self.fill()?;
+/// Finds out which further connections there could be, and has them dialled.
+fn dial_further(link: &Weak<Link>) {
+    let Some(strong) = link.upgrade() else { return };
+    let Some(first) = strong.stripe(0) else { return };
+    let (Some(from), Some(to)) = (network::local_ip(first), network::peer_ip(first)) else { return };
+    let Ok(interfaces) = network::interfaces() else { return };
+    let settings = strong.network.settings();
+    let world = strong.network.world().clone();
+    let addresses = &world.peers[strong.peer].addresses;
+    let others = routes(addresses, (from, to), &interfaces, settings.interfaces.as_ref(), settings.family);
+    let home = interfaces.iter().find(|one| Some(one.name.as_str()) == interface_of(&interfaces, from));
+    let again = Route { to, scope: home.map_or(0, |home| home.index), by: None };
+    let connections = settings.sockets.connections().0;
+    let plan =
+        stripes(&again, home.map(|home| home.name.as_str()), &others, connections, network::speed_mbps);
+    for (route, index) in plan.into_iter().zip(1..) {
+        let job = Stripe {
+            link: link.clone(),
+            world: world.clone(),
+            secret: strong.network.secret(),
+            request: LinkRequest {
+                from_rank: world.rank as u32,
+                to_rank: strong.peer as u32,
+                purpose: strong.lane as u8,
+                index,
+            },
+            // A number that was asked for is kept to, if need be by the way that is known.
+            instead: (connections.is_some() && route.by.is_some()).then(|| again.clone()),
+            route,
+        };
+        let _ = dialler::FURTHER.submit(move || job.dial());
+    }
+}
+
+/// By which routes to make further connections, beside the first: `again` leads where that does, by the interface `home`, and
+/// `others` by other ones.
+fn stripes(
+    again: &Route,
+    home: Option<&str>,
+    others: &[Route],
+    connections: Option<usize>,
+    speed_mbps: impl Fn(&str) -> Option<u32>,
+) -> Vec<Route> {
+    let all = || std::iter::once(again).chain(others);
+    if let Some(connections) = connections {
+        return all().cycle().skip(1).take(connections - 1).cloned().collect();
+    }
+    let wanted = |route: &Route| {
+        let name = route.by.as_ref().map(|(name, _): &(String, IpAddr)| name.as_str()).or(home);
+        match name.and_then(&speed_mbps).unwrap_or(0) {
+            speed if speed < SPEEDS_MBITS.0 || speed > i32::MAX as u32 => 1,
+            speed if speed <= SPEEDS_MBITS.1 => 2,
+            _ => 4,
         }
-        Ok(left.min(self.end - self.start))
-    }
+    };
+    // One by each interface, before any has two.
+    let rounds = (0..4).flat_map(|round| all().filter(move |route| wanted(route) > round));
+    rounds.skip(1).take(MOST_STRIPES - 1).cloned().collect()
+}
 
-    fn view(&mut self, _bytes: usize, _scratch: UserPointer) -> Result<UserPointer> {
-        Ok(self.buffer.ensure(self.end).byte_add(self.start))
-    }
+/// A further connection that is to be made.
+struct Stripe {
+    link: Weak<Link>,
+    world: Arc<World>,
+    secret: bootstrap::Secret,
+    request: LinkRequest,
+    route: Route,
+    instead: Option<Route>,
+}
 
-    fn copy_to(&mut self, device: &dyn Device, destination: UserPointer, bytes: usize) -> Result<()> {
-        device.copy(destination, self.buffer.ensure(self.end).byte_add(self.start), bytes);
-        Ok(())
-    }
-
-    fn advance(&mut self, bytes: usize) {
-        if let Some((_, left)) = &mut self.current {
-            self.start += bytes;
-            *left -= bytes;
-            if *left == 0 {
-                self.current = None;
-            }
+impl Stripe {
+    fn dial(&self) {
+        let give_up = || {
+            let link =
+                self.link.upgrade().ok_or_else(|| Error::usage("nobody needs this connection any more"))?;
+            link.network.still_needed(self.request.to_rank as Rank)
+        };
+        let peer = &self.world.peers[self.request.to_rank as usize];
+        let by = |route: &Route| {
+            let deadline = clock::now() + STRIPE_PATIENCE;
+            bootstrap::dial_route(peer, self.secret, self.request, route, deadline, &give_up)
+        };
+        let dialled = by(&self.route).or_else(|error| self.instead.as_ref().map_or(Err(error), by));
+        // One that leads nowhere is not missed.
+        let (Ok(socket), Some(link)) = (dialled, self.link.upgrade()) else { return };
+        if let Err(error) = link.connect(usize::from(self.request.index), socket) {
+            link.end_at_once(error);
         }
-    }
-
-    fn take(
-        &mut self,
-        device: &dyn Device,
-        destination: UserPointer,
-        most: usize,
-        _streaming: bool,
-    ) -> Result<usize> {
-        let Some((_, left)) = self.current else { return Ok(0) };
-        let wanted = left.min(most);
-        if self.start == self.end && wanted >= DIRECT_BYTES {
-            let Some(socket) = self.link.socket()? else { return Ok(0) };
-            let count = match device.receive(socket, destination, wanted) {
-                Ok(Some(0)) => {
-                    self.link.lost("it closed the connection");
-                    0
-                }
-                Ok(count) => count.unwrap_or(0),
-                Err(error) => {
-                    self.link.lost(error);
-                    0
-                }
-            };
-            // Not a byte of it is in the buffer.
-            self.current =
-                self.current.map(|(head, left)| (head, left - count)).filter(|(_, left)| *left > 0);
-            return Ok(count);
-        }
-        let piece = self.contiguous()?.min(most);
-        self.copy_to(device, destination, piece)?;
-        self.advance(piece);
-        Ok(piece)
-    }
-
-    fn needs_scratch(&mut self) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn ring_when_ready(&self) -> Result<()> {
-        self.link.ring_when(Readiness::Read)
+        self.world.arena.block(self.world.rank).bell.ring();
     }
 }

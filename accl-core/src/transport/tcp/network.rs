@@ -1,25 +1,24 @@
 //! One rank's connections to ranks of other hosts.
 
 use super::control::{self, ControlHandle};
-use super::wake::{self, Listened, Readiness, Watched};
+use super::link::{Link, MOST_STRIPES};
+use super::wake;
 use crate::bootstrap::{self, LinkExpectation, LinkRequest, LinkSink, PeerRecord, Secret};
 use crate::config;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::os::clock;
 use crate::os::process::Watch;
-use crate::os::{clock, network, tcp};
+use crate::telemetry;
 use crate::transport::shm::{Arena, Lane, RankState};
 use crate::types::{Rank, named_ranks};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Once};
+use std::time::Duration;
 
 /// How long dialling may take at most.
 const DIAL_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a connection's end waits to be explained: who ended it for a reason of its own has that told by the leaders of hosts,
-/// and who was first to fail should be named, not who failed next.
-const EXPLANATION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Asked while something takes long: an error if it is not wanted any more.
 pub type GiveUp = Box<dyn Fn() -> Result<()> + Send + Sync>;
@@ -79,15 +78,24 @@ impl World {
 /// Connections that peers have dialled, until they are needed.
 #[derive(Debug)]
 struct Inbox {
-    arrived: Mutex<HashMap<(u32, u8), OwnedFd>>,
+    arrived: Mutex<BTreeMap<Key, OwnedFd>>,
     /// Those that are about to arrive: the dialler may already have sent all that it has to send.
-    coming: Mutex<Vec<(u32, u8)>>,
+    coming: Mutex<Vec<Key>>,
     world: Arc<World>,
+}
+
+/// The rank that has dialled, the purpose, and which of several it is.
+type Key = (u32, u8, u16);
+
+fn key_of(request: LinkRequest) -> Key {
+    (request.from_rank, request.purpose, request.index)
 }
 
 impl LinkSink for Inbox {
     fn accept(&self, request: LinkRequest, socket: OwnedFd) {
-        self.arrived.lock().insert((request.from_rank, request.purpose), socket);
+        if usize::from(request.index) < MOST_STRIPES {
+            self.arrived.lock().insert(key_of(request), socket);
+        }
         self.forget(request);
         if request.purpose == control::PURPOSE {
             wake::tell(&self.world.arena);
@@ -97,12 +105,12 @@ impl LinkSink for Inbox {
     }
 
     fn expect(&self, request: LinkRequest) {
-        self.coming.lock().push((request.from_rank, request.purpose));
+        self.coming.lock().push(key_of(request));
     }
 
     fn forget(&self, request: LinkRequest) {
         let mut coming = self.coming.lock();
-        let key = (request.from_rank, request.purpose);
+        let key = key_of(request);
         if let Some(index) = coming.iter().position(|one| *one == key) {
             coming.swap_remove(index);
         }
@@ -119,6 +127,10 @@ impl Network {
         timeout: Option<Duration>,
         give_up: GiveUp,
     ) -> Result<Arc<Self>> {
+        static WARNED: Once = Once::new();
+        if let (_, Some(warning)) = settings.sockets.connections() {
+            WARNED.call_once(|| telemetry::warn(&warning));
+        }
         let world = Arc::new(world);
         let secret = bootstrap::link_secret(secret);
         let inbox =
@@ -145,168 +157,60 @@ impl Network {
         &self.world
     }
 
-    /// The connection that a peer has dialled, if it has.
+    /// The connection that a peer has dialled, if it has: the first of its purpose.
     pub(super) fn arrived(&self, peer: Rank, purpose: u8) -> Option<OwnedFd> {
-        self.inbox.arrived.lock().remove(&(peer as u32, purpose))
+        self.inbox.arrived.lock().remove(&(peer as u32, purpose, 0))
+    }
+
+    /// One of the further connections that a peer has dialled, and which.
+    pub(super) fn arrived_further(&self, peer: Rank, purpose: u8) -> Option<(usize, OwnedFd)> {
+        let mut arrived = self.inbox.arrived.lock();
+        let key = *arrived.range((peer as u32, purpose, 1)..=(peer as u32, purpose, u16::MAX)).next()?.0;
+        arrived.remove(&key).map(|socket| (usize::from(key.2), socket))
     }
 
     /// True if a connection has come from a peer, or is about to, and was not looked at.
-    fn is_dialled(&self, peer: Rank, purpose: u8) -> bool {
-        let key = (peer as u32, purpose);
+    pub(super) fn is_dialled(&self, peer: Rank, purpose: u8) -> bool {
+        let key = (peer as u32, purpose, 0);
         // In this order: a connection is in both for a moment, never in none.
         self.inbox.coming.lock().contains(&key) || self.inbox.arrived.lock().contains_key(&key)
     }
 
     /// The link to a peer for one kind of messages, not connected yet.
     pub fn link(self: &Arc<Self>, peer: Rank, lane: Lane) -> Arc<Link> {
-        Arc::new(Link {
-            network: self.clone(),
-            peer,
-            lane,
-            connection: OnceLock::new(),
-            end: OnceLock::new(),
-        })
+        Link::new(self.clone(), peer, lane)
     }
 
-    /// Connects with a peer, which takes as long as it takes, unless it is known to have gone.
-    pub(super) fn dial(&self, peer: Rank, purpose: u8) -> Result<OwnedFd> {
+    pub(super) fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    pub(super) fn settings(&self) -> &config::Network {
+        &self.settings
+    }
+
+    /// Connects with a peer, which takes as long as it takes, unless it is known to have gone or `give_up` has an error.
+    pub(super) fn dial(&self, peer: Rank, purpose: u8, give_up: &dyn Fn() -> Result<()>) -> Result<OwnedFd> {
         let world = &self.world;
         let request = LinkRequest { from_rank: world.rank as u32, to_rank: peer as u32, purpose, index: 0 };
         let deadline = clock::now() + self.dial_patience;
         let give_up = || {
-            (self.give_up)()?;
-            let how = match world.arena.state_of(peer) {
-                RankState::Left => "has destroyed its communicator",
-                RankState::Aborted => "has aborted the communicator",
-                RankState::Absent | RankState::Present => return Ok(()),
-            };
-            let whom = world.named(&[peer]);
-            Err(Error::remote(format!("{whom} {how}, and rank {} needs a connection to it", world.rank)))
+            give_up()?;
+            self.still_needed(peer)
         };
         bootstrap::dial_link(&world.peers[peer], self.secret, request, &self.settings, deadline, &give_up)
     }
-}
 
-/// One connection, or the intent to have it.
-#[derive(Debug)]
-pub struct Link {
-    network: Arc<Network>,
-    peer: Rank,
-    lane: Lane,
-    connection: OnceLock<Connection>,
-    /// Why nothing more comes, and since when that is known.
-    end: OnceLock<(Instant, Error)>,
-}
-
-#[derive(Debug)]
-struct Connection {
-    // Before the socket: it must not be watched when its number is given to another one.
-    watched: Watched,
-    socket: Arc<OwnedFd>,
-}
-
-impl Link {
-    /// The socket. None as long as the peer has not dialled, where it is its turn to; otherwise this rank dials, which takes
-    /// as long as it takes. None, too, for a moment after it has come to an end (see `lost`).
-    pub fn socket(&self) -> Result<Option<BorrowedFd<'_>>> {
-        if let Some((since, error)) = self.end.get() {
-            return if clock::now() - *since < EXPLANATION_PATIENCE { Ok(None) } else { Err(error.clone()) };
-        }
-        if let Some(connection) = self.connection.get() {
-            return Ok(Some(connection.socket.as_fd()));
-        }
-        let (network, purpose) = (&self.network, self.lane as u8);
-        let socket = if network.world.rank < self.peer {
-            match network.dial(self.peer, purpose) {
-                Ok(socket) => socket,
-                // The peer may have failed and closed its door a moment ago.
-                Err(error) if error.kind() == ErrorKind::Remote && !network.world.arena.has_failed() => {
-                    self.end_with(error);
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
-            }
-        } else {
-            let Some(socket) = network.arrived(self.peer, purpose) else { return Ok(None) };
-            socket
+    /// An error if a connection to a peer need not, or cannot be made any more.
+    pub(super) fn still_needed(&self, peer: Rank) -> Result<()> {
+        self.still_wanted()?;
+        let world = &self.world;
+        let how = match world.arena.state_of(peer) {
+            RankState::Left => "has destroyed its communicator",
+            RankState::Aborted => "has aborted the communicator",
+            RankState::Absent | RankState::Present => return Ok(()),
         };
-        self.connect(socket).map(Some)
-    }
-
-    /// Gives the link its connection.
-    pub(in crate::transport) fn connect(&self, socket: OwnedFd) -> Result<BorrowedFd<'_>> {
-        let (socket, world) = (Arc::new(socket), &self.network.world);
-        if let Some(patience) = world.patience {
-            network::keep_alive(socket.as_fd(), patience);
-        }
-        let named = self.network.settings.congestion_control.as_deref();
-        tcp::set_congestion_control(socket.as_fd(), named).map_err(|error| {
-            let name = named.unwrap_or_default();
-            Error::usage(format!(
-                "the setting TCP_CONGESTION names {name}, which the kernel refuses: {error}"
-            ))
-        })?;
-        let listened = Listened {
-            socket: Arc::downgrade(&socket),
-            peer: self.peer,
-            whom: world.named(&[self.peer]),
-            patience: world.patience,
-        };
-        let watched = Watched::new(socket.as_fd(), &world.arena, world.rank, listened)?;
-        Ok(self.connection.get_or_init(|| Connection { watched, socket }).socket.as_fd())
-    }
-
-    /// The two ends of one, over this host's own addresses, between rank 0 and rank 1 of a communicator.
-    #[cfg(test)]
-    pub(in crate::transport) fn pair() -> [Arc<Self>; 2] {
-        use crate::transport::{mem, shm::Members};
-        let listener = network::listen_at((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let dialled = network::start_connect(listener.local_addr().unwrap()).unwrap();
-        network::wait_any(&[(listener.as_fd(), false)], Duration::from_secs(20)).unwrap();
-        let taken = OwnedFd::from(listener.accept().unwrap().0);
-        let (secret, mut rank) = (Secret::random().unwrap(), 0);
-        [dialled, taken].map(|socket| {
-            let arena = mem::arena(Members::of(2, |other| other == rank)).unwrap();
-            let peers = [PeerRecord::default(), PeerRecord::default()];
-            let world = World::new(rank, &peers, &arena, None);
-            let network = Network::new(world, secret, config::Network::default(), None, Box::new(|| Ok(())));
-            let link = network.unwrap().link(1 - rank, Lane::Collective);
-            link.connect(socket).unwrap();
-            rank += 1;
-            link
-        })
-    }
-
-    /// True if something may still come on it, or has come and was not looked at.
-    pub fn is_open(&self) -> bool {
-        let dialled = || self.network.is_dialled(self.peer, self.lane as u8);
-        self.end.get().is_none() && (self.connection.get().is_some() || dialled())
-    }
-
-    /// The same, if it is there.
-    pub(super) fn connected(&self) -> Option<BorrowedFd<'_>> {
-        self.connection.get().map(|connection| connection.socket.as_fd())
-    }
-
-    /// Has this rank's bell rung as soon as the socket is ready.
-    pub fn ring_when(&self, readiness: Readiness) -> Result<()> {
-        // What has ended is always ready.
-        let connection = self.connection.get().filter(|_| self.end.get().is_none());
-        connection.map_or(Ok(()), |connection| connection.watched.arm(&connection.socket, readiness))
-    }
-
-    /// The error of a connection that serves no more.
-    pub(super) fn broken(&self, what: impl std::fmt::Display) -> Error {
-        Error::remote(format!("{} is lost: {what}", self.network.world.named(&[self.peer])))
-    }
-
-    /// The connection has ended or failed: from here on there is no socket, and after a while, in which better reasons
-    /// may come, an error.
-    pub(super) fn lost(&self, what: impl std::fmt::Display) {
-        self.end_with(self.broken(what));
-    }
-
-    fn end_with(&self, error: Error) {
-        let _ = self.end.set((clock::now(), error));
+        let whom = world.named(&[peer]);
+        Err(Error::remote(format!("{whom} {how}, and rank {} needs a connection to it", world.rank)))
     }
 }

@@ -36,15 +36,6 @@ const LATE: Duration = Duration::from_secs(1);
 /// How often silence is measured within the time that it may last.
 pub(super) const MEASURES: u32 = 8;
 
-/// What is waited for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Readiness {
-    /// Something to read.
-    Read,
-    /// The same, or room to write.
-    ReadOrWrite,
-}
-
 /// A socket that can be watched; not any more when this is dropped, which must be before it is closed.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -119,10 +110,13 @@ impl Watched {
         Ok(watched)
     }
 
-    /// Rings the rank's bell at the next event, or at once if the socket is ready.
-    pub(super) fn arm(&self, socket: &OwnedFd, readiness: Readiness) -> Result<()> {
-        let mut flags = epoll::EventFlags::ONESHOT | epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        if readiness == Readiness::ReadOrWrite {
+    /// Rings the rank's bell as soon as something comes, or there is room if that is waited for; at once if that is so already.
+    pub(super) fn arm(&self, socket: &OwnedFd, reads: bool, writes: bool) -> Result<()> {
+        let mut flags = epoll::EventFlags::ONESHOT;
+        if reads {
+            flags |= epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        }
+        if writes {
             flags |= epoll::EventFlags::OUT;
         }
         epoll::modify(&self.watcher.epoll, socket, epoll::EventData::new_u64(self.number), flags)
