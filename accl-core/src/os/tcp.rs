@@ -98,6 +98,22 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
+/// Lets routers cut what is sent on the connection, where they can (IPv4): for packets that are too large for a way that does not
+/// say so.
+pub fn allow_fragments(socket: BorrowedFd<'_>) {
+    let never: libc::c_int = libc::IP_PMTUDISC_DONT;
+    // SAFETY: the call reads one number. That it may fail, as with IPv6, is expected.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            (&raw const never).cast(),
+            size_of_val(&never) as libc::socklen_t,
+        )
+    };
+}
+
 /// The shortest time in which the kernel of the other end has acknowledged something; none if this is no TCP connection, or
 /// the kernel does not say.
 pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Duration> {

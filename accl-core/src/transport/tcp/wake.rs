@@ -14,8 +14,10 @@
 
 use super::control::Control;
 use crate::error::{Error, Result};
+use crate::os::network;
+use crate::os::tcp::{self, Delivery};
 use crate::os::{clock, process};
-use crate::os::{network, tcp};
+use crate::topo::interface_of;
 use crate::transport::shm::Arena;
 use crate::types::Rank;
 use parking_lot::Mutex;
@@ -87,6 +89,10 @@ pub(super) struct Round<'a> {
 }
 
 static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
+/// A packet that was sent so often again without an answer may be one that does not fit through somewhere.
+const SUSPICIOUS_ATTEMPTS: u8 = 3;
+/// How many times as long a connection may be silent while others to the same host are not.
+const CROWD: u32 = 3;
 /// The waker's own number.
 const WAKER: u64 = 0;
 
@@ -200,14 +206,22 @@ impl Waiters {
             else {
                 continue;
             };
-            let silent = |heard: tcp::Hearing| heard.is_due && heard.silence > patience;
-            if tcp::hearing(socket.as_fd()).is_some_and(silent)
-                && now - awake_since > patience
+            let Some(heard) = tcp::hearing(socket.as_fd()).filter(|heard| heard.is_due) else { continue };
+            let delivery = tcp::delivery(socket.as_fd()).filter(|delivery| delivery.missing_packets > 0);
+            let vanishes = delivery.is_some_and(|delivery| delivery.attempts >= SUSPICIOUS_ATTEMPTS);
+            if vanishes {
+                tcp::allow_fragments(socket.as_fd());
+            }
+            let others = self.silence_of(waiter.ip);
+            // On a crowded way a connection may wait for long while others are served; not for ever.
+            let most = if others > patience { patience } else { patience * CROWD };
+            if heard.silence > most
+                && (vanishes || others > patience)
+                && now - awake_since > most
                 && !arena.has_failed()
                 && !arena.state_of(waiter.listened.peer).is_gone()
-                && self.silence_of(waiter.ip) > patience
             {
-                arena.fail(&silence(&waiter.listened.whom, patience));
+                arena.fail(&waiter.silence(most, delivery, socket.as_fd()));
             }
         }
     }
@@ -217,6 +231,25 @@ impl Waiters {
         let controls = self.controls.values().filter_map(|control| control.pace());
         let soonest = controls.chain(sockets.map(|patience| patience / MEASURES)).min();
         soonest.map_or(IDLE, |soonest| soonest.clamp(LOOK, IDLE))
+    }
+}
+
+impl Waiter {
+    /// The error of a connection on which nothing comes back, with what is known of it.
+    fn silence(&self, time: Duration, delivery: Option<Delivery>, socket: BorrowedFd<'_>) -> Error {
+        let error = silence(&self.listened.whom, time);
+        let Some(Delivery { acknowledged_bytes, missing_packets, packet_bytes, .. }) = delivery else {
+            return error;
+        };
+        let local = network::local_ip(socket);
+        let interfaces = network::interfaces().unwrap_or_default();
+        let interface = local.and_then(|ip| interface_of(&interfaces, ip)).unwrap_or("its interface");
+        Error::remote(format!(
+            "{}; {acknowledged_bytes} bytes were acknowledged, {missing_packets} packets of up to {packet_bytes} bytes are not: if small \
+             messages pass and these do not, the way has a smaller MTU than {interface} and does not say so (ICMP is filtered): lower the \
+             MTU of {interface}, or set net.ipv4.tcp_mtu_probing=1",
+            error.text()
+        ))
     }
 }
 
