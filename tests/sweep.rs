@@ -8,8 +8,13 @@
 // Every call here is a call of the C interface with arguments that the test keeps alive.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+// Made for the tests between hosts, which need more of it.
+#[allow(dead_code)]
+#[path = "net/namespaces.rs"]
+mod namespaces;
 mod support;
 
+use namespaces::Net;
 use std::ffi::{c_int, c_void};
 use std::ops::DerefMut;
 use std::ptr::null_mut;
@@ -382,6 +387,21 @@ fn several_hosts() {
                 .env("ACCL_NET_LATENCY_US", latency_us)
                 .env("ACCL_NET_BANDWIDTH_MBPS", bandwidth_mbps);
             run(cluster, cases() / 3);
+        }
+    }
+}
+
+/// Hosts that share nothing but a cable, or a switch.
+#[test]
+fn between_namespaces() {
+    for (hosts, processes, threads) in [(2, 2, 1), (2, 4, 1), (3, 3, 1), (3, 7, 1), (3, 3, 2)] {
+        let Some(net) = (if hosts == 2 { Net::two() } else { Net::switched(hosts) }) else { return };
+        for (segment, sockets) in [("256K", ""), ("1K", "3")] {
+            let cluster = Cluster::new(processes, threads)
+                .places((0..hosts).map(|host| net.command(host)), "10.9.0.1:29600")
+                .env("ACCL_SEGMENT_BYTES", segment)
+                .env("ACCL_NSOCKS_PERTHREAD", sockets);
+            run(cluster, cases() / 2);
         }
     }
 }

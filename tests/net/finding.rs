@@ -98,6 +98,11 @@ fn hosts_meet_over_link_local_addresses_alone() {
     }
     net.cable((0, "eth0", &[]), (1, "other", &[]));
     assert_success(&Job::new(&net, "meet", &[0, 1]).run());
+    // Agreed upon, with the interface by which both reach it.
+    let Some(net) = Net::new(2) else { return };
+    net.cable((0, "eth0", &["fe80::77/64"]), (1, "eth0", &[]));
+    let job = Job::new(&net, "meet_by_agreement", &[0, 1]);
+    assert_success(&job.env("NCCL_COMM_ID", "[fe80::77%eth0]:29500").run());
 }
 
 #[test]
@@ -171,7 +176,11 @@ fn a_family_of_addresses_is_chosen() {
     let job = Job::new(&net, "meet_in_time", &[0, 1]).env("ACCL_INIT_TIMEOUT", "2");
     let job = job.env_on(0, "NCCL_SOCKET_FAMILY", "AF_INET").env_on(1, "NCCL_SOCKET_FAMILY", "AF_INET6");
     let text = &job.run()[1].stderr;
-    assert!(text.contains("told no address that could be tried"), "{text}");
+    assert!(
+        text.contains("told no address that could be tried: it told 10.9.0.1, and this host has "),
+        "{text}"
+    );
+    assert!(text.contains("fd09::2"), "{text}");
 }
 
 fn meet_by_agreement(rank: Rank) {

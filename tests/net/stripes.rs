@@ -69,7 +69,9 @@ fn two_cables_carry_a_share_each() {
 #[test]
 fn what_is_not_chosen_stays_idle() {
     let Some(net) = two_cables() else { return };
-    for (rule, argument) in [("eth1", "eth1/eth0"), ("^=eth1", "eth0/eth1"), ("=eth0", "eth0/eth1")] {
+    for (rule, argument) in
+        [("eth1", "eth1/eth0"), ("^=eth1", "eth0/eth1"), ("=eth0", "eth0/eth1"), ("=other,eth1", "eth1/eth0")]
+    {
         let job = Job::new(&net, "spread", &[0, 1]).argument(argument);
         assert_success(&job.env("NCCL_SOCKET_IFNAME", rule).run());
     }

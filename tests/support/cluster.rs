@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::api::{Api, Comm, UniqueId, api};
+use std::ffi::OsString;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub struct Cluster {
     argument: String,
     environment: Vec<(String, String)>,
     hosts: Option<usize>,
+    /// The commands that start processes elsewhere, in turn, and where the first one can be met from there.
+    places: Option<(Vec<Vec<OsString>>, String)>,
     limit: Duration,
 }
 
@@ -69,6 +72,7 @@ impl Cluster {
             argument: String::new(),
             environment: Vec::new(),
             hosts: None,
+            places: None,
             limit,
         }
     }
@@ -91,6 +95,16 @@ impl Cluster {
     /// Has the processes take themselves for those of so many hosts, in turn.
     pub fn hosts(mut self, hosts: usize) -> Self {
         self.hosts = Some(hosts);
+        self
+    }
+
+    /// Starts the processes by these commands, in turn; the first one can be met at `address` (ip:port).
+    pub fn places(mut self, commands: impl Iterator<Item = Command>, address: &str) -> Self {
+        let words = |command: Command| {
+            let program = command.get_program().to_owned();
+            std::iter::once(program).chain(command.get_args().map(OsString::from)).collect()
+        };
+        self.places = Some((commands.map(words).collect(), address.to_string()));
         self
     }
 
@@ -148,7 +162,16 @@ impl Cluster {
     }
 
     fn start(&self, scenario: &str, process: usize, ids: &str) -> Child {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let exe = std::env::current_exe().unwrap();
+        let mut command = match &self.places {
+            Some((places, _)) => {
+                let place = &places[process % places.len()];
+                let mut command = Command::new(&place[0]);
+                command.args(&place[1..]).arg(exe);
+                command
+            }
+            None => Command::new(exe),
+        };
         command.args(["worker", "--exact", "--nocapture", "--test-threads=1"]);
         for (name, _) in std::env::vars() {
             if ["ACCL_", "PCCL_", "NCCL_"].iter().any(|prefix| name.starts_with(prefix)) {
@@ -159,6 +182,9 @@ impl Cluster {
         command.env(IDS, ids).env(ARGUMENT, &self.argument);
         command.env(LIBRARY, super::libraries().join("libnccl.so"));
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some((_, address)) = &self.places {
+            command.env("NCCL_COMM_ID", address);
+        }
         if let Some(hosts) = self.hosts {
             command.env("NCCL_HOSTID", format!("host {}", process % hosts));
         }
@@ -174,7 +200,11 @@ pub fn work(scenarios: &[(&str, Scenario)]) {
     let shape: Vec<usize> =
         std::env::var(SHAPE).unwrap().split(',').map(|number| number.parse().unwrap()).collect();
     let (process, processes, threads) = (shape[0], shape[1], shape[2]);
-    let ids: Vec<UniqueId> = std::env::var(IDS).unwrap().split(',').map(unhex).collect();
+    let ids: Vec<UniqueId> = match std::env::var("NCCL_COMM_ID") {
+        // What the test's own process made says nothing to processes elsewhere.
+        Ok(_) => vec![api().unique_id()],
+        Err(_) => std::env::var(IDS).unwrap().split(',').map(unhex).collect(),
+    };
     let argument = std::env::var(ARGUMENT).unwrap_or_default();
     let (ids, argument): (&'static [UniqueId], &'static str) = (ids.leak(), argument.leak());
     let rank = |thread| Rank {

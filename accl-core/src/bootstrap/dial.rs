@@ -42,6 +42,8 @@ pub(super) struct Dial<'a> {
     pub(super) hung_up: (ErrorKind, &'static str),
     /// Nobody needs to be there yet.
     pub(super) may_come_late: bool,
+    /// What it said of its addresses; those that can be tried are among `addresses`.
+    pub(super) told: Vec<IpAddr>,
     pub(super) give_up: &'a dyn Fn() -> Result<()>,
 }
 
@@ -190,7 +192,20 @@ impl<'a> Dial<'a> {
         }
         let (kind, end) = self.verdict(lanes);
         let tried = if tried.is_empty() {
-            "it told no address that could be tried".to_string()
+            let list = |ips: &mut dyn Iterator<Item = IpAddr>| match ips
+                .map(|ip| ip.to_string())
+                .collect::<Vec<_>>()
+            {
+                none if none.is_empty() => "no address".to_string(),
+                some => some.join(", "),
+            };
+            let own = interfaces.iter().filter(|one| one.up && !one.loopback).flat_map(|one| &one.addresses);
+            format!(
+                "it told no address that could be tried: it told {}, and this host has {}; both need addresses of one family \
+                 (NCCL_SOCKET_FAMILY)",
+                list(&mut self.told.iter().copied()),
+                list(&mut own.map(|address| address.ip))
+            )
         } else {
             tried.join("; ")
         };
@@ -351,6 +366,7 @@ mod tests {
             deadline: clock::now() + patience,
             hung_up: (ErrorKind::InvalidUsage, "it hangs up"),
             may_come_late: false,
+            told: Vec::new(),
             give_up: &|| Ok(()),
         }
     }

@@ -153,6 +153,7 @@ fn to_peer<'a>(
         deadline,
         hung_up: (ErrorKind::Remote, "it does not wait for links of this communicator (any more)"),
         may_come_late: false,
+        told: peer.addresses.clone(),
         give_up,
     }
 }

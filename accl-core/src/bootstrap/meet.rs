@@ -85,6 +85,7 @@ fn reach_creator<'a>(
         deadline,
         hung_up: (ErrorKind::InvalidUsage, USED),
         may_come_late: false,
+        told: creator.addresses.clone(),
         give_up,
     };
     dial.run().map(|found| found.connection)
@@ -111,6 +112,7 @@ fn reach_known<'a>(
             deadline,
             hung_up: (ErrorKind::Remote, "it does not make this communicator"),
             may_come_late: true,
+            told: creator.addresses.clone(),
             by: None,
             give_up,
         };
@@ -171,6 +173,7 @@ fn reach_agreed<'a>(
         deadline,
         hung_up: (ErrorKind::Remote, "something else listens there, or another NCCL_COMM_ID"),
         may_come_late: true,
+        told: Vec::new(),
         give_up,
     };
     dial.run().map(|found| found.connection)
