@@ -343,7 +343,7 @@ impl Record {
 }
 
 fn wait_of(file: &[u8], word: &dyn Fn(usize) -> u64) -> Option<Wait> {
-    if word(live::WAIT_SINCE_NS) == 0 || word(live::WAIT_VERSION) % 2 != 0 {
+    if word(live::WAIT_SINCE_NS) == 0 || !word(live::WAIT_VERSION).is_multiple_of(2) {
         return None;
     }
     let runs = (0..live::MOST_RUNS).map(|run| word(live::WAIT_RUNS + run));

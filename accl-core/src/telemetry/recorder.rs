@@ -202,7 +202,7 @@ impl Recorder {
             let run = runs.next().and_then(|run| Some((*run.first()? as u64, *run.last()? as u64)));
             self.store(live::WAIT_RUNS + place, run.map_or(u64::MAX, |(first, last)| first | last << 32));
         }
-        if let Some(text) = waiting.text.or(begins.then_some("")) {
+        if let Some(text) = waiting.text.or_else(|| begins.then_some("")) {
             self.put_text(live::WAIT_TEXT, live::WAIT_TEXT + 1, text);
         }
         self.store_last(live::WAIT_VERSION, version + 2);
