@@ -8,6 +8,7 @@
 use crate::ErrorKind;
 use crate::bootstrap::{UniqueId, wire};
 use crate::config::{AlgorithmRules, Settings, Source};
+use crate::telemetry;
 use crate::topo::Machine;
 use crate::transport::tcp::{
     Arrivals, BLOCK_BYTES, BLOCK_HEAD_BYTES, Beginning, BlockHead, HEAD_BYTES, Head, Record,
@@ -19,7 +20,7 @@ use std::collections::BTreeSet;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("bootstrap_message", bootstrap_message),
     ("unique_id", unique_id),
     ("settings_file", settings_file),
@@ -28,6 +29,7 @@ pub const TARGETS: [Target; 8] = [
     ("message_head", message_head),
     ("message_blocks", message_blocks),
     ("host_records", host_records),
+    ("recorder_file", recorder_file),
 ];
 
 /// A stream of frames, read as a stranger's and as a member's.
@@ -169,6 +171,31 @@ pub fn host_records(data: &[u8]) {
                 assert_eq!(error.kind(), ErrorKind::Remote, "{error}");
                 break;
             }
+        }
+    }
+}
+
+/// A file of the flight recorder: as it is, and what follows the head's 512 bytes behind a head that is right.
+pub fn recorder_file(data: &[u8]) {
+    let head = telemetry::Head {
+        ranks: 2,
+        hosts: vec!["host".to_string()],
+        peers: vec![(1, 0), (2, 0)],
+        ..telemetry::Head::default()
+    };
+    let mut repaired = head.encode();
+    let room = repaired.len().min(512 + data.len());
+    repaired[512..room].copy_from_slice(&data[..room - 512]);
+    for file in [data, &repaired] {
+        match telemetry::Record::decode(file) {
+            Ok(record) => {
+                assert!(record.head.rank < record.head.ranks, "{:?}", record.head);
+                assert!(
+                    record.operations.is_sorted_by(|a, b| a.place < b.place),
+                    "each has a place of its own"
+                );
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
         }
     }
 }

@@ -8,10 +8,12 @@ use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::{Debug, Settings};
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
-use crate::os::process::Watch;
+use crate::os::clock;
+use crate::os::process::{self, Watch};
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
-use crate::topo::{Machine, Place, Wire, probe_word};
+use crate::telemetry::{Head, Recorder, records};
+use crate::topo::{Machine, Place, Wire, fnv1a, probe_word};
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
 use crate::transport::tcp::{ControlHandle, Network, World};
 use crate::tune;
@@ -226,8 +228,9 @@ impl Communicator {
             fabric.watch_peers(watches.iter().map(|peer| peer.watch.clone()));
             fabric
         });
-        let endpoint =
-            Endpoint::new(self.rank(), self.ranks(), fabric, facts.clone(), settings.segment_bytes);
+        let recorder = Arc::new(self.recorder(&peers, &secret, &here, settings)?);
+        let (segment_bytes, own) = (settings.segment_bytes, facts.clone());
+        let endpoint = Endpoint::new(self.rank(), self.ranks(), fabric, own, segment_bytes, recorder);
         let limits = Limits {
             timeout: settings.timeout,
             warn_after: settings.warn_after,
@@ -247,12 +250,62 @@ impl Communicator {
         Ok(())
     }
 
+    /// The flight recorder of this rank.
+    fn recorder(
+        &self,
+        peers: &[PeerRecord],
+        secret: &Secret,
+        here: &Place,
+        settings: &Settings,
+    ) -> Result<Recorder> {
+        let mut hosts: Vec<String> = Vec::new();
+        let mut places = Vec::new();
+        for peer in peers {
+            let known = hosts.iter().position(|host| *host == peer.host);
+            let host = known.unwrap_or(hosts.len());
+            if known.is_none() {
+                hosts.push(peer.host.clone());
+            }
+            places.push((peer.place.pid, host as u32));
+        }
+        let head = Head {
+            communicator: public_number(peers, secret),
+            parent: self.shared.parent,
+            rank: self.rank(),
+            ranks: self.ranks(),
+            pid: here.pid,
+            start: process::look_at(here.pid).map_or(0, |sight| sight.start),
+            boot: here.kernel,
+            pid_namespace: here.pid_namespace,
+            made_ns: clock::wall_ns(),
+            library: crate::VERSION_CODE as u32,
+            name: self.shared.config.name.clone().unwrap_or_default(),
+            host: peers[self.rank()].host.clone(),
+            hosts,
+            peers: places,
+        };
+        records::start(&settings.recorder, &head)
+    }
+
+    /// The number under which others may know this communicator; 0 before it has joined.
+    pub(super) fn public_number(&self) -> u64 {
+        self.shared.joined.get().map_or(0, |joined| public_number(&joined.peers, &joined.secret))
+    }
+
     pub(super) fn check_abort(&self) -> Result<()> {
         if self.shared.aborted.load(Ordering::Acquire) {
             return Err(Error::usage("the communicator was aborted while it was being made"));
         }
         Ok(())
     }
+}
+
+/// A number for a communicator that is the same for all of its ranks, and says nothing of their secret: it is derived one way.
+/// Ids made of NCCL_COMM_ID have the same secret each time, so the processes count, too.
+fn public_number(peers: &[PeerRecord], secret: &Secret) -> u64 {
+    let mut bytes = secret.derive(b"flight recorder").token().to_vec();
+    bytes.extend(peers.iter().flat_map(|peer| peer.place.process.to_le_bytes()));
+    fnv1a(&bytes)
 }
 
 /// What a rank holds of a new communicator before it has its seat.

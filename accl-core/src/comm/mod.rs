@@ -59,6 +59,8 @@ struct Shared {
     ranks: usize,
     rank: usize,
     config: CommConfig,
+    /// The number of the communicator that it was made of, or 0.
+    parent: u64,
     /// The process that it was made in: forked children inherit the memory, and have no part in it.
     process: u32,
     /// Set when the ranks have joined.
@@ -96,10 +98,20 @@ struct Joined {
 
 impl Communicator {
     fn new(ranks: usize, rank: usize, config: CommConfig) -> Self {
+        Self::with_parent(ranks, rank, config, 0)
+    }
+
+    /// One that is made of this one.
+    fn child(&self, ranks: usize, rank: usize, config: CommConfig) -> Self {
+        Self::with_parent(ranks, rank, config, self.public_number())
+    }
+
+    fn with_parent(ranks: usize, rank: usize, config: CommConfig, parent: u64) -> Self {
         let shared = Shared {
             ranks,
             rank,
             config,
+            parent,
             process: process::id(),
             joined: OnceLock::new(),
             error: OnceLock::new(),

@@ -86,7 +86,7 @@ impl Communicator {
         };
         let settings = Settings::load()?;
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
-        let child = Self::new(members.len(), rank, config);
+        let child = self.child(members.len(), rank, config);
         let give_up = || {
             self.check_abort()?;
             members.iter().try_for_each(|member| joined.seat.check_peer(*member))
@@ -144,7 +144,7 @@ impl Communicator {
         id.0.copy_from_slice(first);
         let settings = settings?;
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
-        let child = Self::new(ranks, self.rank(), config);
+        let child = self.child(ranks, self.rank(), config);
         child.join(&[id], &settings)?;
         Ok(child)
     }

@@ -82,7 +82,7 @@ impl Communicator {
             let config = CommConfig { blocking: forced.unwrap_or(config.blocking), ..config };
             let secret = joined.secret.derive(format!("split {number} {color}").as_bytes());
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
-            (Self::new(members.len(), rank, config), peers, secret)
+            (self.child(members.len(), rank, config), peers, secret)
         });
         // The memory of the new communicator comes from the process of its first rank on each host.
         let leader = members

@@ -6,11 +6,13 @@
 
 mod algorithms;
 mod network;
+mod recorder;
 mod source;
 mod table;
 
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
 pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Sockets, Stagger};
+pub use recorder::Recorder;
 pub use source::{Origin, Source, cache_directory};
 pub use table::{Kind, SETTINGS, Setting};
 
@@ -53,6 +55,8 @@ pub struct Settings {
     pub debug: Debug,
     /// `TUNE`: where the figures of the machine come from; `tune::machine` knows the grammar.
     pub tune: String,
+    /// `RECORDER`, `RECORDER_DIR`: the flight recorder.
+    pub recorder: Recorder,
     /// `SOCKET_IFNAME` and all others about networks.
     pub network: Network,
 }
@@ -96,6 +100,7 @@ impl Settings {
             local_register: source.switch("LOCAL_REGISTER")?,
             debug: debug_of(&source.text("DEBUG")),
             tune: source.text("TUNE"),
+            recorder: Recorder::from_source(source)?,
             network: Network::from_source(source)?,
         })
     }

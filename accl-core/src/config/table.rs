@@ -131,6 +131,18 @@ pub const SETTINGS: &[Setting] = &[
         "accepted for compatibility: Simple, LL, LL128; one protocol serves all here",
     ),
     setting(
+        "RECORDER",
+        Kind::Switch,
+        "1",
+        "keep a file for each communicator and rank that says what it does, for accl status and accl explain",
+    ),
+    setting(
+        "RECORDER_DIR",
+        Kind::Text,
+        "",
+        "where these files are, a directory of this user with mode 0700; unset: accl-UID in /dev/shm, $XDG_RUNTIME_DIR or /tmp, if that is in memory",
+    ),
+    setting(
         "SEGMENT_BYTES",
         Kind::Bytes,
         "256K",

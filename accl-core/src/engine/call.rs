@@ -2,6 +2,7 @@
 
 use crate::device::{Device, UserPointer};
 use crate::memory::read_scalar;
+use crate::telemetry::calls::{self, NONE};
 use crate::transport::board::PostedCall;
 use crate::types::{Collective, DataType, Rank, ReduceOp, Scalar};
 
@@ -48,9 +49,6 @@ pub struct Call {
     /// Where the result goes.
     pub recv: UserPointer,
 }
-
-/// The place of "not applicable" in [`PostedCall::what`].
-const NONE: u64 = 0xff;
 
 impl Call {
     /// The call as it is posted for the peers; `choice` says how it will be carried out.
@@ -145,21 +143,7 @@ impl Call {
 
 /// A posted call in words.
 pub(crate) fn describe(call: PostedCall) -> String {
-    let byte = |shift: u32| (call.what >> shift & 0xff) as u8;
-    let kind = Collective::from_code(byte(0));
-    let Some(kind) = kind else { return "an unknown call".to_string() };
-    let mut text = match DataType::from_abi(i32::from(byte(8))) {
-        Some(dtype) => format!("{kind}({} × {dtype}", call.count),
-        None => format!("{kind}({} bytes", call.count),
-    };
-    if let Some(op) = ReduceOp::ALL.iter().find(|op| **op as u8 == byte(16)) {
-        text.push_str(&format!(", {op}"));
-    }
-    if kind.has_root() {
-        text.push_str(&format!(", root {}", call.what >> 32));
-    }
-    text.push(')');
-    text
+    calls::describe(call.what, call.count)
 }
 
 /// What [`describe`] does not show: how the call is carried out.

@@ -14,6 +14,7 @@ use crate::algo::{Algorithm, Choice, Folding, Plan, Request, reads, select};
 use crate::error::{Error, Result};
 use crate::memory::regions;
 use crate::reduce::Reduction;
+use crate::telemetry::TIMED_BYTES;
 use crate::transport::board::{self, Board, Contribution, Offer, PostedCall, Regions};
 use crate::types::{Collective, Rank, Scalar};
 
@@ -78,6 +79,11 @@ impl CollectiveOp {
         }
         endpoint.sequence += 1;
         let alone = ranks == 1;
+        let posted = posted(&call, choice, endpoint);
+        endpoint.recorder.begin(endpoint.sequence, posted.what, posted.count);
+        if call.count_bytes() >= TIMED_BYTES {
+            endpoint.recorder.time(endpoint.sequence, false);
+        }
         Ok(Self {
             call,
             ranks,
@@ -85,7 +91,7 @@ impl CollectiveOp {
             scale,
             sequence: endpoint.sequence,
             choice,
-            posted: posted(&call, choice, endpoint),
+            posted,
             folds_all: false,
             stage: if alone { Stage::Run } else { Stage::Post },
             agreed: 0,
@@ -309,6 +315,10 @@ impl CollectiveOp {
         }
         endpoint.plan = self.runner.finish();
         endpoint.memory.trim();
+        endpoint.recorder.complete(self.sequence);
+        if self.call.count_bytes() >= TIMED_BYTES {
+            endpoint.recorder.time(self.sequence, true);
+        }
         Ok(Poll::Done)
     }
 
@@ -358,6 +368,7 @@ impl Operation for CollectiveOp {
             match self.choice {
                 Choice::Exchange => {
                     exchange::finish(&self.call, self.scale, self.sequence, endpoint)?;
+                    endpoint.recorder.complete(self.sequence);
                     return Ok(Poll::Done);
                 }
                 _ => {

@@ -12,6 +12,7 @@ use super::{Operation, Poll};
 use crate::error::{Error, Result};
 use crate::os::futex;
 use crate::sync::wait::{Backoff, Pause};
+use crate::telemetry::calls;
 use crate::transport::shm::Lane;
 use crate::types::Rank;
 use parking_lot::MutexGuard;
@@ -118,6 +119,15 @@ impl Work {
     /// Direction, peer and number of the message that it waits for, if it waits for one.
     pub(crate) fn transfer_waiting(&self, endpoint: &Endpoint) -> Option<(bool, Rank, u64)> {
         self.transfer.as_ref()?.waiting(endpoint)
+    }
+
+    /// What is under way, as it is recorded: whether that is a send or a receive, its number, call and count.
+    pub(super) fn recorded(&self, endpoint: &Endpoint) -> (bool, u64, u64, u64) {
+        match (&self.collective, self.transfer_waiting(endpoint)) {
+            (Some(op), _) => (false, op.sequence, op.posted.what, op.posted.count),
+            (None, Some((send, peer, number))) => (true, number, calls::transfer(send, peer), 0),
+            (None, None) => (false, endpoint.sequence, 0, 0),
+        }
     }
 
     /// What is under way, in words.
@@ -323,6 +333,7 @@ mod tests {
     use crate::engine::{Limits, Peer};
     use crate::memory::Scratch;
     use crate::sync::wait::Patience;
+    use crate::telemetry::Recorder;
     use crate::transport::shm::{Lane, Reach, RingReceiver};
     use crate::transport::{Receiver, mem};
     use std::time::Duration;
@@ -334,7 +345,14 @@ mod tests {
         let (fabric, peers_fabric) =
             (Fabric::new(&arena, 0, &reach, None), Fabric::new(&arena, 1, &reach, None));
         let settings = Settings::from_source(&Source::of_pairs(&[])).unwrap();
-        let endpoint = Endpoint::new(0, 2, Some(fabric), Facts::for_tests(&settings), 1 << 18);
+        let endpoint = Endpoint::new(
+            0,
+            2,
+            Some(fabric),
+            Facts::for_tests(&settings),
+            1 << 18,
+            Recorder::without_file().unwrap().into(),
+        );
         let patience = Patience::for_ranks(2, 1);
         let limits = Limits { timeout: Some(Duration::from_millis(50)), warn_after: None, patience };
         let peers = (0..2).map(|_| Peer { pid: 1, name: "process 1".to_string(), watch: None }).collect();

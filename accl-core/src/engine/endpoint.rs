@@ -7,7 +7,9 @@ use crate::device::{self, Device, Host, UserPointer};
 use crate::error::{Error, Result};
 use crate::memory::Scratch;
 use crate::reduce::Reduction;
+use crate::telemetry::Recorder;
 use crate::types::{DataType, Rank, ReduceOp};
+use std::sync::Arc;
 
 /// Scratch memory above this is given back after the operation that needed it.
 const KEEP_SCRATCH_BYTES: usize = 2 << 20;
@@ -31,6 +33,8 @@ pub struct Endpoint {
     /// Reused by every reduction.
     pub(crate) operands: Vec<device::Operand>,
     pub(crate) memory: WorkMemory,
+    /// What this rank does, for others to read.
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 /// Memory to work in.
@@ -57,7 +61,14 @@ impl WorkMemory {
 
 impl Endpoint {
     /// The endpoint of `rank`; a rank alone has no fabric.
-    pub fn new(rank: Rank, ranks: usize, fabric: Option<Fabric>, facts: Facts, segment_bytes: usize) -> Self {
+    pub fn new(
+        rank: Rank,
+        ranks: usize,
+        fabric: Option<Fabric>,
+        facts: Facts,
+        segment_bytes: usize,
+        recorder: Arc<Recorder>,
+    ) -> Self {
         Self {
             rank,
             ranks,
@@ -70,6 +81,7 @@ impl Endpoint {
             reduction: None,
             operands: Vec::new(),
             memory: WorkMemory::default(),
+            recorder,
         }
     }
 

@@ -50,6 +50,7 @@ impl<'a> Exchange<'a> {
             return None;
         }
         endpoint.sequence = sequence;
+        endpoint.recorder.begin(sequence, posted.what, posted.count);
         board.post(device, sequence, posted, Scalar::default(), data);
         Some(Self { call, sequence, posted, agreed: 0 })
     }
@@ -78,6 +79,7 @@ impl Operation for Exchange<'_> {
             return Ok(Poll::Blocked);
         }
         finish(call, None, *sequence, endpoint)?;
+        endpoint.recorder.complete(*sequence);
         Ok(Poll::Done)
     }
 

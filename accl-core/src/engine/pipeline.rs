@@ -186,6 +186,7 @@ mod tests {
     use crate::config::{Settings, Source};
     use crate::engine::{Fabric, Operator};
     use crate::memory::Scratch;
+    use crate::telemetry::Recorder;
     use crate::transport::mem;
     use crate::transport::shm::Reach;
     use crate::types::{Collective, DataType, ReduceOp};
@@ -207,7 +208,14 @@ mod tests {
         [0, 1].map(|rank| {
             let fabric = Fabric::new(&arena, rank, &[Reach::SameProcess; 2], None);
             let facts = Facts::for_tests(&settings);
-            let endpoint = Endpoint::new(rank, 2, Some(fabric), facts, 1 << 18);
+            let endpoint = Endpoint::new(
+                rank,
+                2,
+                Some(fabric),
+                facts,
+                1 << 18,
+                Recorder::without_file().unwrap().into(),
+            );
             let mut memory = Scratch::default();
             let bytes: Vec<u8> = (1..=ELEMS).flat_map(i32::to_ne_bytes).collect();
             let start = memory.fill(&bytes);

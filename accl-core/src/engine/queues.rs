@@ -48,7 +48,9 @@ impl RunningPart {
         // must not wait for it; it wakes us when it is done.
         let Some(mut endpoint) = seat.endpoint.try_lock() else { return (false, None) };
         let ready = seat.check_abort();
+        seat.recorder.from_stream(true);
         let result = ready.and_then(|()| self.work.poll(&self.part.job(), &mut endpoint));
+        seat.recorder.from_stream(false);
         let outcome = match result {
             Ok(Poll::Blocked) => return (false, None),
             Ok(Poll::Advanced) => None,
@@ -89,7 +91,7 @@ impl Group {
                 self.streams.iter().for_each(|stream| stream.fail(&error));
             }
             part.done = true;
-            part.part.seat.launches.complete(1);
+            part.part.seat.complete_launches(1);
         }
         moved
     }
@@ -154,7 +156,9 @@ impl Queue {
             self.end_calls(count);
             return true;
         }
+        seat.recorder.from_stream(true);
         let (advance, outcome) = self.pipeline.poll(&self.lines.calls, count, &mut endpoint);
+        seat.recorder.from_stream(false);
         let mut finished = advance.finished;
         let moved = advance.moved || outcome.is_err();
         if moved {
@@ -201,7 +205,7 @@ impl Queue {
         self.lines.calls.drain(..count);
         run.turn += count as u64;
         run.calls -= count;
-        run.seat.launches.complete(count as u64);
+        run.seat.complete_launches(count as u64);
         if run.calls == 0 {
             self.pipeline = Pipeline::default();
             self.lines.entries.pop_front();
@@ -228,7 +232,7 @@ impl Queue {
                     {
                         self.stream.fail(&error);
                         self.lines.calls.drain(first_call..first_call + run.calls);
-                        run.seat.launches.complete(run.calls as u64);
+                        run.seat.complete_launches(run.calls as u64);
                         self.stream.progress.complete(run.calls as u64);
                         self.lines.entries.remove(at);
                         moved = true;

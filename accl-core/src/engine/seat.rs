@@ -7,6 +7,7 @@ use crate::os::process::Watch;
 use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::progress::Progress;
 use crate::sync::wait::{Backoff, Habit, Patience};
+use crate::telemetry::{End, Recorder};
 use crate::transport::shm::{Arena, RankState};
 use crate::transport::tcp;
 use crate::types::Rank;
@@ -52,6 +53,7 @@ pub struct Seat {
     /// Launches on host streams that involve this rank. They take turns in this order: one may begin when as many are
     /// done as were queued before it.
     pub(super) launches: Progress,
+    pub(crate) recorder: Arc<Recorder>,
 }
 
 impl Seat {
@@ -65,6 +67,7 @@ impl Seat {
     ) -> Self {
         Self {
             rank,
+            recorder: endpoint.recorder.clone(),
             endpoint: Mutex::new(endpoint),
             arena,
             peers,
@@ -107,7 +110,9 @@ impl Seat {
             }
             first
         });
-        self.error.get_or_init(|| first.unwrap_or(error)).clone()
+        let first = self.error.get_or_init(|| first.unwrap_or(error)).clone();
+        self.recorder.fail(first.text());
+        first
     }
 
     /// The error as other hosts should read it: with the rank that has noticed it, unless it came from another one.
@@ -125,6 +130,7 @@ impl Seat {
     /// Ends every operation of this rank, now and later, without asking anybody.
     pub fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
+        self.recorder.end(End::Aborted);
         if let Some(arena) = &self.arena {
             arena.part(self.rank, RankState::Aborted);
             arena.block(self.rank).bell.ring();
@@ -135,6 +141,7 @@ impl Seat {
 
     /// This rank will make no more calls; what it has sent is there for its peers.
     pub fn leave(&self) {
+        self.recorder.end(End::Left);
         if let Some(arena) = &self.arena
             && arena.block(self.rank).state() == RankState::Present
         {
@@ -221,6 +228,13 @@ impl Seat {
         endpoint
     }
 
+    /// So many more launches are done. Called by the thread of host streams only.
+    #[inline]
+    pub(super) fn complete_launches(&self, count: u64) {
+        self.recorder.launches_done(self.launches.done() + count);
+        self.launches.complete(count);
+    }
+
     /// True if launches on host streams wait for this rank's endpoint.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
@@ -248,7 +262,8 @@ mod tests {
         let arena = mem::arena(2).unwrap();
         let fabric = Fabric::new(&arena, 0, &[Reach::SameProcess; 2], None);
         let facts = Facts::for_tests(&Settings::load().unwrap());
-        let endpoint = Endpoint::new(0, 2, Some(fabric), facts, 4096);
+        let endpoint =
+            Endpoint::new(0, 2, Some(fabric), facts, 4096, Recorder::without_file().unwrap().into());
         let limits = Limits { timeout: None, warn_after: None, patience: Patience::for_ranks(2, 2) };
         let seat = Seat::new(0, endpoint, Some(arena.clone()), Vec::new(), limits);
         arena.begin_failure();

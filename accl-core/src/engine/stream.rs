@@ -98,7 +98,12 @@ pub fn submit(streams: &[HostStream], parts: Vec<Part>) -> Result<()> {
     for stream in &streams {
         stream.progress.queue();
     }
-    let parts = parts.into_iter().map(|part| (part.seat.launches.queue(), part)).collect();
+    let queue = |part: Part| {
+        let turn = part.seat.launches.queue();
+        part.seat.recorder.launched(turn + 1);
+        (turn, part)
+    };
+    let parts = parts.into_iter().map(queue).collect();
     inbox.launches.push(Launch::Group { streams, parts });
     engine.full.store(true, Ordering::Release);
     drop(inbox);
@@ -112,6 +117,7 @@ pub fn submit_call(stream: &HostStream, seat: &Arc<Seat>, call: &Call) -> Result
     let engine = Engine::of_process()?;
     let mut inbox = engine.inbox.0.lock();
     let before = [stream.0.progress.queue(), seat.launches.queue()];
+    seat.recorder.launched(before[1] + 1);
     inbox.push_call(&stream.0, seat, before[1], call);
     // Release: pairs with `Engine::take`.
     engine.full.store(true, Ordering::Release);

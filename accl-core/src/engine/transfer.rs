@@ -8,6 +8,7 @@ use super::endpoint::Endpoint;
 use super::lanes::PIECE_BYTES;
 use crate::device::{Device, UserPointer};
 use crate::error::{Error, Result};
+use crate::telemetry::calls;
 use crate::transport::MessageHead;
 use crate::types::Rank;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,11 +33,14 @@ pub(crate) struct TransferOp {
 impl TransferOp {
     /// Queues everything. Transfers with oneself have been dealt with by the caller.
     pub(crate) fn begin(transfers: &[Transfer], endpoint: &mut Endpoint) -> Result<Self> {
-        let device = endpoint.device;
+        let (device, recorder) = (endpoint.device, endpoint.recorder.clone());
         let lanes = &mut endpoint.fabric()?.point_to_point;
         let mut op = Self { incoming: BTreeMap::new(), sends: Vec::new() };
         for transfer in transfers {
             let lane = lanes.to(transfer.peer);
+            let number = 1 + if transfer.send { lane.sent } else { lane.received };
+            let what = calls::transfer(transfer.send, transfer.peer);
+            recorder.begin_transfer(number, what, transfer.bytes as u64);
             if transfer.send {
                 let head = MessageHead { bytes: transfer.bytes, tag: lane.sent + 1, scale: None, call: None };
                 lane.send(device, transfer.buffer, head)?;
@@ -72,6 +76,7 @@ impl TransferOp {
         self.incoming.retain(|_, queue| !queue.is_empty());
         let drained = lanes.poll_drained(device)?;
         if self.incoming.is_empty() && drained == Poll::Done {
+            endpoint.recorder.complete_transfers();
             return Ok(Poll::Done);
         }
         Ok(if moved || drained == Poll::Advanced { Poll::Advanced } else { Poll::Blocked })

@@ -6,6 +6,7 @@ use super::explain;
 use super::seat::Seat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::clock;
+use crate::telemetry::Waiting as Recorded;
 use crate::transport::shm::{RankState, Waiting};
 use crate::types::{Rank, named_ranks};
 use std::time::{Duration, Instant};
@@ -17,6 +18,10 @@ pub(super) const LOOK_AROUND: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     since: Option<Instant>,
+    /// The same for people, on another clock: nanoseconds since 1970.
+    since_ns: u64,
+    /// How long it had lasted when the recorder was told why.
+    recorded: Option<Duration>,
     warned: bool,
     told: bool,
     /// A failure that the next look must confirm: data that came before it takes precedence.
@@ -29,6 +34,7 @@ impl Stall {
         if self.since.is_none() {
             return;
         }
+        seat.recorder.end_wait();
         if let (true, Some(arena)) = (self.told, &seat.arena) {
             arena.block(seat.rank).set_waiting(Waiting::No);
         }
@@ -48,6 +54,9 @@ impl Stall {
         }
         let now = clock::now();
         let since = *self.since.get_or_insert(now);
+        if since == now {
+            self.since_ns = clock::wall_ns();
+        }
         let mut missing = Vec::new();
         work.waits_for(endpoint, &mut missing);
         missing.sort_unstable();
@@ -58,6 +67,7 @@ impl Stall {
             lost => self.suspect = lost,
         }
         let waited = now - since;
+        self.record(seat, endpoint, work, &missing, waited);
         if let Some(limit) = seat.limits.timeout.filter(|limit| waited >= *limit) {
             let text = format!(
                 "{} stood still for {:.1} s (the limit is ACCL_TIMEOUT={:.1}): {}",
@@ -80,6 +90,20 @@ impl Stall {
             ));
         }
         Ok(())
+    }
+
+    /// Leaves word for readers of the flight recorder; in words once the wait lasts, and anew each second.
+    fn record(&mut self, seat: &Seat, endpoint: &Endpoint, work: &Work, missing: &[Rank], waited: Duration) {
+        let lasts = waited >= LOOK_AROUND;
+        let due = lasts && self.recorded.is_none_or(|before| waited - before >= Duration::from_secs(1));
+        let text = due.then(|| reasons(seat, endpoint, work.sequence(endpoint), missing));
+        if due {
+            self.recorded = Some(waited);
+        }
+        let (transfer, number, what, count) = work.recorded(endpoint);
+        let text = text.as_deref();
+        let since_ns = self.since_ns;
+        seat.recorder.wait(&Recorded { since_ns, transfer, number, what, count, missing, text });
     }
 
     /// Leaves word for peers that want to explain their own waits.

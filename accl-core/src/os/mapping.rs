@@ -8,8 +8,10 @@
 use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::AsRawFd;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU64;
 
 /// An address range that this process has mapped, readable and writable.
 #[derive(Debug)]
@@ -96,6 +98,43 @@ impl Drop for Mapping {
         // SAFETY: the range was mapped by us, and the owner of the Mapping says that nobody uses it any more.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Memory of `N` words, each of which anybody may read and write at any time.
+#[derive(Debug)]
+pub struct Words<const N: usize>(Mapping);
+
+impl<const N: usize> Words<N> {
+    /// All words zero, for this process alone.
+    pub fn anonymous() -> Result<Self> {
+        Mapping::anonymous(N * size_of::<u64>()).map(Self)
+    }
+
+    /// The beginning of a file, which must stay as long as it is.
+    pub fn of_file(file: BorrowedFd<'_>) -> Result<Self> {
+        let bytes = N * size_of::<u64>();
+        if file_bytes(file)? < bytes {
+            return Err(Error::internal(format!("a file of less than {bytes} bytes, to be mapped")));
+        }
+        Mapping::of_file(file, bytes).map(Self)
+    }
+
+    /// The words.
+    #[inline]
+    pub fn get(&self) -> &[AtomicU64; N] {
+        // SAFETY: the mapping has N words, begins at a page, lives as long as `self`, and is only handed out as atomics.
+        unsafe { &*self.0.start().cast::<[AtomicU64; N]>() }
+    }
+}
+
+/// True if no process has a file open for writing, or mapped from such a descriptor: so says the kernel, which then grants a
+/// lease (given back at once). `file` must be open for reading only, and belong to this user.
+pub fn is_written_by_nobody(file: BorrowedFd<'_>) -> bool {
+    let lease = |kind: i32| {
+        // SAFETY: takes three numbers.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
+    };
+    lease(libc::F_RDLCK) && lease(libc::F_UNLCK)
 }
 
 /// Makes a nameless file of `bytes`: it needs no file system and is gone with its last user.

@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod files;
 pub mod futex;
 pub mod mapping;
 pub mod network;

@@ -79,11 +79,39 @@ impl Watch {
     }
 }
 
-/// True if the process is known to be stopped (by SIGSTOP, say), from `/proc/PID/stat`.
-pub fn is_stopped(pid: u32) -> bool {
-    let Ok(line) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+/// What `/proc` says of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sight {
+    /// The letter of its state: `T` or `t` is stopped, `Z` has ended and nobody has waited for it.
+    pub state: char,
+    /// When it began, in clock ticks since the boot: with its number, that tells it from a later one of the same number.
+    pub start: u64,
+}
+
+impl Sight {
+    /// True if it is stopped (by SIGSTOP, say).
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+}
+
+/// Looks at process `pid` of this PID namespace; none if there is no such process, or no `/proc`.
+pub fn look_at(pid: u32) -> Option<Sight> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The state follows the command's closing parenthesis, which may itself hold spaces and parentheses.
-    line.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some(Sight { state, start: fields.nth(18)?.parse().ok()? })
+}
+
+/// True if the process is known to be stopped.
+pub fn is_stopped(pid: u32) -> bool {
+    look_at(pid).is_some_and(|sight| sight.is_stopped())
+}
+
+/// The user as whom this process acts: who owns the files that it makes.
+pub fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Copies `bytes` from `address` of process `pid`; returns how many arrived, or the system's error number.
@@ -116,6 +144,17 @@ mod tests {
     #[test]
     fn the_number_is_the_systems() {
         assert_eq!([id(), id()], [std::process::id(); 2]);
+    }
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_of_its_number() {
+        let own = look_at(id()).unwrap();
+        assert_eq!((own.is_stopped(), own.state), (false, look_at(id()).unwrap().state));
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(look_at(child.id()).unwrap().start >= own.start);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(look_at(child.id()).filter(|sight| sight.state != 'Z'), None);
     }
 
     #[test]

@@ -1,5 +1,14 @@
 //! What the library says on its own: warnings on standard error, nothing on standard output.
 
+pub mod calls;
+pub mod diagnosis;
+mod record_format;
+mod recorder;
+pub mod records;
+
+pub use record_format::{End, Head, Operation, Record, Wait};
+pub use recorder::{Recorder, TIMED_BYTES, Waiting};
+
 use crate::sync::prim::{AtomicBool, Ordering};
 use std::io::Write;
 
@@ -25,6 +34,13 @@ pub fn warn(text: &str) {
 pub fn failed_call(text: &str) {
     if FAILURES_SHOWN.load(Ordering::Relaxed) {
         say(&format!("NCCL WARN [{}] {text}", std::process::id()));
+    }
+}
+
+/// What may be worth knowing, for those who asked to hear of failures.
+pub fn mention(text: &str) {
+    if FAILURES_SHOWN.load(Ordering::Relaxed) {
+        say(&format!("NCCL INFO [{}] {text}", std::process::id()));
     }
 }
 

@@ -208,7 +208,7 @@ fn memory_file() -> Check {
     }
     // SAFETY: the descriptor is ours.
     unsafe { libc::close(file) };
-    check("shared memory", State::Ok, "memfd_create works; /dev/shm is not used", "")
+    check("shared memory", State::Ok, "memfd_create works; /dev/shm holds records of accl status only", "")
 }
 
 fn pidfd() -> Check {

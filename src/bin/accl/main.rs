@@ -11,6 +11,7 @@ mod launch;
 #[path = "../accl-bench/library.rs"]
 #[allow(dead_code, reason = "accl-bench uses the rest")]
 mod library;
+mod status;
 mod topo;
 
 use std::path::PathBuf;
@@ -61,6 +62,38 @@ enum Task {
         #[arg(long, value_name = "PATH")]
         lib: Option<PathBuf>,
     },
+    /// Show all communicators of this user on this host: what each rank does, and who keeps whom waiting.
+    ///
+    /// Reads the flight recorder's files and nothing else: no job notices it, and it works after the job's end. Exit code 0: healthy;
+    /// 1: something stands still for longer than --patience, or a process is stopped; 2: a rank is dead, or an operation has failed;
+    /// 3: nothing was found. Communicators whose processes have all ended count only if no other is there.
+    Status {
+        /// Look once a second, until interrupted.
+        #[arg(long)]
+        watch: bool,
+        /// Print JSON: code, communicators, errors.
+        #[arg(long)]
+        json: bool,
+        /// After how many seconds of waiting a rank is said to stand still.
+        #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+        patience: f64,
+        /// Where the files are; without it where the library puts them (ACCL_RECORDER_DIR).
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// Say who is at fault where a job stands still or has ended, from the flight recorder's files of one or many hosts.
+    ///
+    /// Three lines for each communicator, then details. The exit code is that of status.
+    Explain {
+        /// Files, or directories with files, perhaps copied from several hosts; without any, those of this host.
+        paths: Vec<PathBuf>,
+        /// Only records of these processes of this host.
+        #[arg(long, value_delimiter = ',', conflicts_with = "paths")]
+        pids: Vec<u32>,
+        /// Print JSON, as status.
+        #[arg(long)]
+        json: bool,
+    },
     /// A rank that topo has started; the unique id comes on standard input.
     #[command(hide = true)]
     TopoRank {
@@ -93,6 +126,19 @@ fn main() -> ExitCode {
             Ok(true) => Ok(()),
             Ok(false) => return ExitCode::FAILURE,
             Err(failure) => Err(failure.to_string()),
+        },
+        Task::Status { watch, json, patience, dir } => {
+            let patience = std::time::Duration::try_from_secs_f64(patience);
+            let patience = patience.map_err(|error| format!("--patience: {error}"));
+            let options = patience.map(|patience| status::Options { directory: dir, watch, json, patience });
+            match options.and_then(|options| status::status(&options)) {
+                Ok(code) => return ExitCode::from(code),
+                Err(error) => Err(error),
+            }
+        }
+        Task::Explain { paths, pids, json } => match status::explain(&paths, &pids, json) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
         },
         Task::DoctorProbe { pid, address } => {
             return if doctor::probe(pid, address) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
