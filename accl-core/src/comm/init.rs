@@ -5,12 +5,13 @@ use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
-use crate::config::{Debug, Settings};
+use crate::config::Settings;
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
 use crate::os::process::Watch;
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
+use crate::telemetry;
 use crate::topo::{Machine, Place, Wire, probe_word};
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
 use crate::transport::tcp::{ControlHandle, Network, World};
@@ -39,7 +40,7 @@ impl Communicator {
             )));
         }
         let settings = Settings::load()?;
-        crate::telemetry::set_level(settings.debug >= Debug::Version, settings.debug >= Debug::Warn);
+        telemetry::log::configure(&settings);
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
         let communicator = Self::new(ranks, rank, config);
         let blocking = communicator.shared.config.blocking;
