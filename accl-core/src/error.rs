@@ -4,6 +4,7 @@
 //! what there was, and what to do; its first line alone must be enough.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 /// Why something failed; the category that C callers see as a code.
@@ -61,42 +62,59 @@ impl ErrorKind {
 }
 
 /// A failure with its text. Cloning is cheap: every waiter of a communicator gets the same one.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     text: Arc<str>,
+    /// Where in the sources it was made, for the log.
+    place: &'static Location<'static>,
 }
+
+/// Where it was made does not make a failure another one.
+impl PartialEq for Error {
+    fn eq(&self, other: &Self) -> bool {
+        (self.kind, &self.text) == (other.kind, &other.text)
+    }
+}
+
+impl Eq for Error {}
 
 /// The result of everything that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// An error of `kind`; `text` as the module's rule says.
+    #[track_caller]
     pub fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
-        Self { kind, text: Arc::from(text.into()) }
+        Self { kind, text: Arc::from(text.into()), place: Location::caller() }
     }
 
     /// A bad argument.
+    #[track_caller]
     pub fn argument(text: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, text)
     }
 
     /// An illegal situation.
+    #[track_caller]
     pub fn usage(text: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidUsage, text)
     }
 
     /// A broken invariant.
+    #[track_caller]
     pub fn internal(text: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, text)
     }
 
     /// A peer is gone.
+    #[track_caller]
     pub fn remote(text: impl Into<String>) -> Self {
         Self::new(ErrorKind::Remote, text)
     }
 
     /// The operating system refused `what` with `errno`.
+    #[track_caller]
     pub fn system(what: impl fmt::Display, errno: impl fmt::Display) -> Self {
         Self::new(ErrorKind::System, format!("{what}: {errno}"))
     }
@@ -111,10 +129,15 @@ impl Error {
         &self.text
     }
 
+    /// Where in the sources it was made.
+    pub fn place(&self) -> &'static Location<'static> {
+        self.place
+    }
+
     /// The same kind with `context` before the text.
     #[must_use]
     pub fn within(&self, context: impl fmt::Display) -> Self {
-        Self::new(self.kind, format!("{context}: {}", self.text))
+        Self { text: Arc::from(format!("{context}: {}", self.text)), ..self.clone() }
     }
 }
 

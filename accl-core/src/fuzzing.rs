@@ -85,7 +85,7 @@ pub fn settings_file(data: &[u8]) {
         Ok(settings) => assert!(settings.segment_bytes > 0),
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-            assert!(error.text().contains("(in the file)"), "the origin is named: {error}");
+            assert!(error.text().contains("(the file:"), "the origin is named: {error}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub fn code(kind: ErrorKind) -> ncclResult_t {
 #[cold]
 pub(crate) fn report(function: &str, error: &Error) -> ncclResult_t {
     if error.kind() != ErrorKind::InProgress {
-        accl_core::telemetry::failed_call(&format!("{function}: {}", error.text()));
+        accl_core::telemetry::failed_call(function, error);
     }
     note(function, error)
 }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use accl_core::bootstrap::UniqueId;
 use accl_core::comm::{CommConfig, Communicator};
+use accl_core::telemetry::log;
 use accl_core::{Error, ErrorKind, Result};
 
 use crate::abi::*;
@@ -170,8 +171,9 @@ face! {
         unsafe { tell(comm, rank, "rank", |comm| Ok(number(comm.rank()))) }
     }
 
-    /// Does nothing; kept for old programs.
+    /// Has the settings of the log read anew.
     fn reset_debug[ncclResetDebugInit, pncclResetDebugInit]() -> (), or (); {
+        log::reset();
         Ok(())
     }
 }

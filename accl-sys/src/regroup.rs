@@ -55,21 +55,25 @@ face! {
         comm: ncclComm_t, nRanks: c_int, uniqueId: *const ncclUniqueId, rank: c_int,
         newcomm: *mut ncclComm_t, config: *mut ncclConfig_t,
     ) {
-        // SAFETY (of all in here): the header asks for pointers that are valid until the communicator has been made, or NULL.
-        let id = if uniqueId.is_null() { None } else { Some(management::id(&unsafe { uniqueId.read_unaligned() })) };
+        // SAFETY: the header asks for an id or NULL.
+        let id = unsafe { uniqueId.as_ref() }.map(management::id);
         if comm.is_null() {
             return handle::grouped(|| {
+                // SAFETY: the header asks for a pointer that is valid until the communicator has been made.
                 let out = unsafe { Out::new(newcomm, "newcomm") }?;
                 out.set(std::ptr::null_mut());
                 let id = id.ok_or_else(|| {
                     Error::argument("uniqueId is NULL; a new rank needs the id that a rank got by ncclCommGetUniqueId")
                 })?;
                 let (ranks, rank) = management::place(nRanks, rank)?;
-                management::join(out, &[id], ranks, rank, unsafe { config::for_init(config) }?)
+                // SAFETY: the header asks for a valid pointer or NULL.
+                let config = unsafe { config::for_init(config) }?;
+                management::join(out, &[id], ranks, rank, config)
             });
         }
         let parent = handle::communicator(comm)?;
         handle::recorded(&parent, || {
+            // SAFETY: the header asks for a pointer that is valid until the parent is through.
             let out = unsafe { Out::new(newcomm, "newcomm") }?;
             out.set(std::ptr::null_mut());
             parent.check_process()?;
@@ -81,7 +85,9 @@ face! {
             if rank != -1 {
                 return Err(Error::argument(format!("rank is {rank}; ranks of the parent keep theirs and pass -1")));
             }
-            parent.grow(ranks, id, unsafe { config::for_child(config) }?, publish(out)?)
+            // SAFETY: the header asks for a valid pointer or NULL.
+            let config = unsafe { config::for_child(config) }?;
+            parent.grow(ranks, id, config, publish(out)?)
         })
     }
 

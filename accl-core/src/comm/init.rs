@@ -5,14 +5,14 @@ use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
-use crate::config::{Debug, Settings};
+use crate::config::{Settings, subsystem};
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
 use crate::os::clock;
 use crate::os::process::{self, Watch};
 use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
-use crate::telemetry::{Head, Recorder, records};
+use crate::telemetry::{self, Head, Recorder, records};
 use crate::topo::{Machine, Place, Wire, fnv1a, probe_word};
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
 use crate::transport::tcp::{ControlHandle, Network, World};
@@ -41,7 +41,10 @@ impl Communicator {
             )));
         }
         let settings = Settings::load()?;
-        crate::telemetry::set_level(settings.debug >= Debug::Version, settings.debug >= Debug::Warn);
+        telemetry::log::configure(&settings);
+        if rank == 0 {
+            telemetry::version();
+        }
         let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
         let communicator = Self::new(ranks, rank, config);
         let blocking = communicator.shared.config.blocking;
@@ -120,6 +123,19 @@ impl Communicator {
         give_up: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
         let (peers, secret) = (membership.peers.to_vec(), membership.secret);
+        let say = |what: &str| {
+            let of_secret = u64::from_be_bytes(secret.token()[..8].try_into().unwrap_or_default());
+            let (comm, rank, ranks) = (self.key(), self.rank(), self.ranks());
+            let head = if what == "START" { format!("[Rank {rank}] ") } else { String::new() };
+            telemetry::log::info(
+                subsystem::INIT,
+                format_args!(
+                    "{head}ncclCommInitRank comm {comm:#x} rank {rank} nranks {ranks} cudaDev -1 nvmlDev -1 busId 0 commId \
+                     {of_secret:#x} - Init {what}"
+                ),
+            );
+        };
+        say("START");
         let still_wanted = || give_up().and_then(|()| membership.check_verdict());
         // Data that must cross hosts needs all of them within reach: this is the rank's own part of that.
         let alone = peers.iter().all(|peer| peer.shares_host(&peers[self.rank()]));
@@ -135,7 +151,9 @@ impl Communicator {
         let prepared = reachable.and_then(|()| self.prepare(&peers, secret, settings, &still_wanted));
         let outcome = prepared.as_ref().map(|_| ()).map_err(Clone::clone);
         membership.confirm(outcome)?;
-        self.take_seat(prepared?, peers, secret, settings)
+        self.take_seat(prepared?, peers, secret, settings)?;
+        say("COMPLETE");
+        Ok(())
     }
 
     /// Gets everything for the seat that can fail: maps what the ranks share and says so in it, and begins to watch
@@ -353,7 +371,6 @@ fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, here: &Place, settings: 
     }
 }
 
-/// A watch on each other process, shared by all of its ranks.
 /// Two ranks whose hosts were given one name, though they are two.
 fn named_alike(peers: &[PeerRecord]) -> Option<(usize, usize)> {
     let mut firsts: BTreeMap<u64, usize> = BTreeMap::new();
@@ -363,6 +380,7 @@ fn named_alike(peers: &[PeerRecord]) -> Option<(usize, usize)> {
     })
 }
 
+/// A watch on each other process, shared by all of its ranks.
 fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
     let here = Place::here()?;
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();

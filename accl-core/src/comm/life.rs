@@ -1,8 +1,10 @@
 //! How a communicator ends: finalize, destroy, abort; and what goes on in the background meanwhile.
 
 use super::{Communicator, group};
+use crate::config::subsystem;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::prim::Ordering;
+use crate::telemetry::log;
 use std::time::Duration;
 
 /// How long an abort waits for background work to notice it.
@@ -54,6 +56,7 @@ impl Communicator {
             return self.abort();
         }
         let outcome = self.flush();
+        self.say_ended("Destroy");
         if let Some(joined) = self.shared.joined.get() {
             joined.seat.leave();
         }
@@ -71,7 +74,16 @@ impl Communicator {
         if !group::keeps(self) {
             self.wait_background(Some(ABORT_PATIENCE));
         }
+        self.say_ended("Abort");
         Ok(())
+    }
+
+    fn say_ended(&self, how: &str) {
+        let (comm, rank, ranks) = (self.key(), self.rank(), self.ranks());
+        log::info(
+            subsystem::INIT,
+            format_args!("comm {comm:#x} rank {rank} nranks {ranks} cudaDev -1 busId 0 - {how} COMPLETE"),
+        );
     }
 
     fn flush(&self) -> Result<()> {

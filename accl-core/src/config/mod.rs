@@ -5,12 +5,15 @@
 //! which change their environment between two communicators (and say so in `NCCL_NO_CACHE`) get what they mean.
 
 mod algorithms;
+mod log;
 mod network;
 mod recorder;
 mod source;
+mod spelling;
 mod table;
 
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
+pub use log::{Level, Log, subsystem};
 pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Sockets, Stagger};
 pub use recorder::Recorder;
 pub use source::{Origin, Source, cache_directory};
@@ -51,25 +54,37 @@ pub struct Settings {
     pub comm_blocking: Option<bool>,
     /// `LOCAL_REGISTER`: false makes registration do nothing.
     pub local_register: bool,
-    /// `DEBUG`: how much is said on standard error.
-    pub debug: Debug,
+    /// `DEBUG` and those that begin so: what is logged, and where to.
+    pub log: Log,
     /// `TUNE`: where the figures of the machine come from; `tune::machine` knows the grammar.
     pub tune: String,
     /// `RECORDER`, `RECORDER_DIR`: the flight recorder.
     pub recorder: Recorder,
     /// `SOCKET_IFNAME` and all others about networks.
     pub network: Network,
+    /// What was set, and what to say of it.
+    pub report: Report,
 }
 
-/// How much is said on standard error besides warnings about waits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Debug {
-    /// Nothing.
-    Silent,
-    /// The version, once.
-    Version,
-    /// The text of each failed call, too.
-    Warn,
+/// What the log tells of the settings.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Settings that somebody has set: the name with its prefix, the value, and where.
+    pub given: Vec<(String, String, Origin)>,
+    /// What looks like a mistake, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Report {
+    fn of(source: &Source, complaints: Vec<String>) -> Self {
+        let given = source.all().filter_map(|(_, value, origin)| {
+            let name = origin.full_name()?.to_string();
+            Some((name, value, origin))
+        });
+        let mut warnings = complaints;
+        warnings.extend(source.hints());
+        Self { given: given.collect(), warnings }
+    }
 }
 
 impl Settings {
@@ -82,6 +97,7 @@ impl Settings {
     pub fn from_source(source: &Source) -> Result<Self> {
         algorithms::check_protocols(&source.text("PROTO"))
             .map_err(|error| source.explain("PROTO", &error))?;
+        let (log, complaints) = Log::from_source(source);
         Ok(Self {
             algorithms: AlgorithmRules::parse(&source.text("ALGO"))
                 .map_err(|error| source.explain("ALGO", &error))?,
@@ -98,20 +114,19 @@ impl Settings {
             segment_bytes: 1 << source.bytes("SEGMENT_BYTES")?.clamp(64, 1 << 30).ilog2(),
             comm_blocking: source.optional_switch("COMM_BLOCKING")?,
             local_register: source.switch("LOCAL_REGISTER")?,
-            debug: debug_of(&source.text("DEBUG")),
+            log,
             tune: source.text("TUNE"),
             recorder: Recorder::from_source(source)?,
             network: Network::from_source(source)?,
+            report: Report::of(source, complaints),
         })
     }
 }
 
-/// NCCL knows more levels, and takes what it does not know for none.
-fn debug_of(level: &str) -> Debug {
-    match level.to_ascii_uppercase().as_str() {
-        "VERSION" => Debug::Version,
-        "WARN" | "INFO" | "ABORT" | "TRACE" | "ATTN" => Debug::Warn,
-        _ => Debug::Silent,
+impl Log {
+    /// The settings of the log alone: those can always be read.
+    pub fn load() -> Result<Self> {
+        Ok(Self::from_source(&Source::of_process()?).0)
     }
 }
 

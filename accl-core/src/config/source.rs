@@ -1,9 +1,11 @@
 //! Where values come from: the environment, then `$NCCL_CONF_FILE` (or `~/.nccl.conf`), then `/etc/nccl.conf`.
 
+use super::spelling;
 use super::table::{SETTINGS, Setting};
 use crate::error::{Error, Result};
 use crate::os::process;
 use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,8 +16,35 @@ pub enum Origin {
     Default,
     /// The environment variable of this name.
     Environment(String),
-    /// This name in this file.
-    File(String, String),
+    /// The line of a file.
+    File {
+        /// Where the file is.
+        path: String,
+        /// The line in it, counted from 1.
+        line: usize,
+        /// The name that stands there.
+        name: String,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => formatter.write_str("default"),
+            Self::Environment(_) => formatter.write_str("environment"),
+            Self::File { path, line, .. } => write!(formatter, "{path}:{line}"),
+        }
+    }
+}
+
+impl Origin {
+    /// The name with the prefix that was set; none for a default.
+    pub fn full_name(&self) -> Option<&str> {
+        match self {
+            Self::Default => None,
+            Self::Environment(name) | Self::File { name, .. } => Some(name),
+        }
+    }
 }
 
 /// All values that are set anywhere, by full name.
@@ -69,9 +98,9 @@ impl Source {
     /// Reads the text of a configuration file: KEY=VALUE a line, `#` in column 1 is a comment, nothing is
     /// trimmed or unquoted (`abi/clients.md` §3.1).
     pub fn add_lines(&mut self, path: &str, text: &str) {
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
             if let Some((name, value)) = line.split_once('=') {
-                let origin = Origin::File(path.to_string(), name.to_string());
+                let origin = Origin::File { path: path.to_string(), line: at + 1, name: name.to_string() };
                 self.values.insert(name.to_string(), (value.to_string(), origin));
             }
         }
@@ -152,13 +181,32 @@ impl Source {
 
     /// The error of a value that cannot be understood, with name, value and origin.
     pub(super) fn explain(&self, name: &str, error: &Error) -> Error {
+        error.within(format!("setting {} is not understood", self.shown(name)))
+    }
+
+    /// A setting with name, value and origin, for texts.
+    pub(super) fn shown(&self, name: &str) -> String {
         let (value, origin) = self.lookup(name);
-        let shown = match origin {
-            Origin::Default => format!("{name}={value}"),
-            Origin::Environment(full) => format!("{full}={value}"),
-            Origin::File(path, full) => format!("{full}={value} (in {path})"),
-        };
-        error.within(format!("setting {shown} is not understood"))
+        let full = origin.full_name().unwrap_or(name);
+        match &origin {
+            Origin::File { .. } => format!("{full}={value} ({origin})"),
+            Origin::Default | Origin::Environment(_) => format!("{full}={value}"),
+        }
+    }
+
+    /// What to say of names that were probably meant to be others, in their order.
+    pub fn hints(&self) -> Vec<String> {
+        let mut hints: Vec<_> = self.values.keys().filter_map(|name| spelling::hint(name)).collect();
+        hints.sort_unstable();
+        hints
+    }
+
+    /// All settings, with value and origin.
+    pub fn all(&self) -> impl Iterator<Item = (&'static Setting, String, Origin)> {
+        SETTINGS.iter().map(|setting| {
+            let (value, origin) = self.lookup(setting.name);
+            (setting, value, origin)
+        })
     }
 }
 
@@ -170,7 +218,9 @@ mod tests {
     fn file_lines_are_taken_as_they_are_and_the_environment_wins() {
         let mut source = Source::of_pairs(&[]);
         source.add_lines("f", "#NCCL_ALGO=tree\nNCCL_ALGO= ring \nno equals sign\nNCCL_TIMEOUT=5");
-        assert_eq!(source.lookup("ALGO"), (" ring ".into(), Origin::File("f".into(), "NCCL_ALGO".into())));
+        let origin = Origin::File { path: "f".into(), line: 2, name: "NCCL_ALGO".into() };
+        assert_eq!(source.lookup("ALGO"), (" ring ".into(), origin));
+        assert_eq!(source.shown("TIMEOUT"), "NCCL_TIMEOUT=5 (f:4)");
         assert_eq!(source.seconds("TIMEOUT").unwrap(), Some(Duration::from_secs(5)));
     }
 

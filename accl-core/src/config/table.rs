@@ -55,7 +55,31 @@ pub const SETTINGS: &[Setting] = &[
         "DEBUG",
         Kind::Text,
         "",
-        "VERSION: the version once; WARN, INFO, TRACE: also the text of each failed call; on standard error",
+        "the log's level: VERSION: the version once; WARN: warnings and the text of each failed call; INFO: what goes on; TRACE: every call",
+    ),
+    setting(
+        "DEBUG_FILE",
+        Kind::Text,
+        "",
+        "where the log goes, with %h for the host and %p for the process; unset: standard output",
+    ),
+    setting(
+        "DEBUG_SUBSYS",
+        Kind::Text,
+        "INIT,BOOTSTRAP,ENV",
+        "what INFO is about: names with commas, or ALL; ^ before it: all but these",
+    ),
+    setting(
+        "DEBUG_TIMESTAMP_FORMAT",
+        Kind::Text,
+        "[%F %T] ",
+        "how times are written, as strftime has it, and %3f for milliseconds (1 to 9 digits); _ is a blank; empty: no times",
+    ),
+    setting(
+        "DEBUG_TIMESTAMP_LEVELS",
+        Kind::Text,
+        "WARN",
+        "lines of which levels begin with a time: names with commas, or ALL; ^ before it: all but these",
     ),
     setting(
         "DETERMINISTIC",

@@ -1,50 +1,53 @@
-//! What the library says on its own: warnings on standard error, nothing on standard output.
+//! What the library says on its own: the log, where `NCCL_DEBUG` asks for one, and warnings.
+//!
+//! Whoever turns the log on gets all of it in one place: standard output, as NCCL has it, or a file. Without it nothing is
+//! written but warnings that nobody asked for, on standard error.
 
 pub mod calls;
 pub mod diagnosis;
+pub mod line;
+pub mod log;
 mod record_format;
 mod recorder;
 pub mod records;
+mod sink;
 
 pub use record_format::{End, Head, Operation, Record, Wait};
 pub use recorder::{Recorder, TIMED_BYTES, Waiting};
 
 use crate::sync::prim::{AtomicBool, Ordering};
+use line::Shape;
 use std::io::Write;
+use std::panic::Location;
 
-static FAILURES_SHOWN: AtomicBool = AtomicBool::new(false);
-
-/// Whether the version is to be said (once a process), and the text of each failed call.
-pub fn set_level(version: bool, failures: bool) {
-    static VERSION_SAID: AtomicBool = AtomicBool::new(false);
-    FAILURES_SHOWN.store(failures, Ordering::Relaxed);
-    if version && !VERSION_SAID.swap(true, Ordering::Relaxed) {
+/// The version, once in a process, if the log's level is at least that.
+pub fn version() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if log::shows_version() && !SAID.swap(true, Ordering::Relaxed) {
         let code = crate::VERSION_CODE;
         let (major, minor, patch) = (code / 10_000, code / 100 % 100, code % 100);
-        say(&format!("NCCL version {major}.{minor}.{patch} (ACCL-P {})", env!("CARGO_PKG_VERSION")));
+        let ours = env!("CARGO_PKG_VERSION");
+        log::write(
+            Shape::Version,
+            format_args!("NCCL version {major}.{minor}.{patch}+cuda0.0 (ACCL-P {ours})"),
+        );
     }
 }
 
-/// A warning that matters whatever the level.
+/// A warning that matters whatever the level: in the log if that has warnings, else on standard error.
+#[track_caller]
 pub fn warn(text: &str) {
-    say(&format!("ACCL WARN [{}] {text}", std::process::id()));
+    if log::shows_warnings() {
+        log::write(Shape::Warn(Location::caller()), format_args!("{text}"));
+    } else {
+        let line = format!("ACCL WARN [{}] {text}\n", std::process::id());
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
 }
 
 /// The text of a failed call, for those who asked to see them.
-pub fn failed_call(text: &str) {
-    if FAILURES_SHOWN.load(Ordering::Relaxed) {
-        say(&format!("NCCL WARN [{}] {text}", std::process::id()));
+pub fn failed_call(function: &str, error: &crate::Error) {
+    if log::shows_warnings() {
+        log::write(Shape::Warn(error.place()), format_args!("{function}: {}", error.text()));
     }
-}
-
-/// What may be worth knowing, for those who asked to hear of failures.
-pub fn mention(text: &str) {
-    if FAILURES_SHOWN.load(Ordering::Relaxed) {
-        say(&format!("NCCL INFO [{}] {text}", std::process::id()));
-    }
-}
-
-/// One line, in one piece.
-fn say(text: &str) {
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -8,6 +8,7 @@
 use super::record_format::{Head, MOST_BYTES, Record};
 use super::recorder::Recorder;
 use crate::config;
+use crate::config::subsystem;
 use crate::error::{Error, Result};
 use crate::os::files::PrivateDirectory;
 use crate::os::mapping::is_written_by_nobody;
@@ -75,10 +76,13 @@ pub fn start(settings: &config::Recorder, head: &Head) -> Result<Recorder> {
         }
     }
     if !TOLD.swap(true, Ordering::Relaxed) {
-        super::mention(&format!(
-            "no flight recorder, so that accl status shows nothing of this process: {}; ACCL_RECORDER_DIR names another directory",
-            refusals.join("; ")
-        ));
+        super::log::info(
+            subsystem::INIT,
+            format_args!(
+                "no flight recorder, so that accl status shows nothing of this process: {}; ACCL_RECORDER_DIR names another directory",
+                refusals.join("; ")
+            ),
+        );
     }
     Recorder::without_file()
 }
