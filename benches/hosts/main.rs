@@ -83,7 +83,8 @@ fn on_both(net: &Net, task: &str) -> bool {
         command.spawn().unwrap()
     };
     let mut hosts = [start(0), start(1)];
-    hosts.iter_mut().map(|host| host.wait().unwrap().success()).fold(true, |all, one| all && one)
+    let ended = hosts.each_mut().map(|host| host.wait().unwrap().success());
+    ended == [true, true]
 }
 
 /// Adds cables, and slows all of them down.

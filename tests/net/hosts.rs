@@ -1,5 +1,8 @@
 //! Hosts of any number of ranks, and who shares one: right results everywhere, and shared memory where it truly is shared.
 
+// Every call here is a call of the C interface with arguments that the test keeps alive.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
 use super::job::{Job, Rank, Scenario, assert_success};
 use super::namespaces::Net;
 use super::support::api::{Api, Comm, INT32, SUM};
@@ -55,7 +58,6 @@ impl Caller {
         let of_root = usize::from(rank == root);
         let to = root as c_int;
         let sum = move |index| (0..ranks).map(|one| value(one, index)).sum::<i32>();
-        // SAFETY (of all): buffers of as many elements as the call reads and writes.
         self.check(
             1,
             |api, send, recv, n, comm| unsafe { (api.ncclAllReduce)(send, recv, n, INT32, SUM, comm, none) },
@@ -249,7 +251,6 @@ fn count_bytes(rank: Rank) {
         for counted in [false, true] {
             api.sum(1, comm);
             let before = sent_bytes();
-            // SAFETY: buffers of a block for each rank.
             api.ok(unsafe { call(api, send.as_mut_ptr().cast(), recv.as_mut_ptr().cast(), block, comm) });
             api.sum(1, comm);
             let (sent, least) = (sent_bytes() - before, blocks[rank.rank % hosts] * block * 4);
