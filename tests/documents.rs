@@ -92,6 +92,22 @@ fn the_table_of_settings_is_the_sources() {
 }
 
 #[test]
+fn every_code_has_its_section() {
+    let read = |path: &str| std::fs::read_to_string(support::root().join(path)).unwrap();
+    let header = read("include/nccl.h");
+    let (_, codes) = header.split_once("ncclSuccess = 0,").unwrap();
+    let (codes, _) = codes.split_once("ncclNumResults").unwrap();
+    let names = codes.lines().filter_map(|line| line.trim().split_once(" = ")).map(|(name, rest)| {
+        format!("## {name} ({})", rest.split([',', ' ']).next().unwrap())
+    });
+    let mut expected = vec!["## ncclSuccess (0)".to_string()];
+    expected.extend(names);
+    let page = read("docs/errors.md");
+    let found: Vec<_> = page.lines().filter(|line| line.starts_with("## ")).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn the_table_of_figures_is_the_sources() {
     let text = std::fs::read_to_string(support::root().join("docs/tuning.md")).unwrap();
     let row =
