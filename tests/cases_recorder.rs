@@ -85,7 +85,9 @@ fn status_names_the_late() {
         found["ranks"].as_array().unwrap().iter().map(|rank| rank["pid"].as_i64().unwrap() as i32).collect();
     assert_eq!(pids.len(), 8);
     unsafe { libc::kill(pids[3], libc::SIGSTOP) };
-    let (code, found) = status_when(&directory, |found| found["ranks"][3]["process"] == "stopped");
+    let (code, found) = status_when(&directory, |found| {
+        found["ranks"][3]["process"] == "stopped" && found["operation"]["number"] == 640
+    });
     assert_eq!((code, &found["condition"]), (1, &"still".into()), "{found}");
     assert_eq!((&found["culprits"], &found["operation"]["number"]), (&serde_json::json!([3]), &640.into()));
     for pid in pids {
@@ -142,6 +144,7 @@ fn a_directory_that_cannot_be_used_does_not_matter() {
     let directory = scratch("open");
     std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let cluster = Cluster::new(2, 1).env("ACCL_RECORDER_DIR", directory.display()).env("NCCL_DEBUG", "INFO");
+    let cluster = cluster.env("NCCL_DEBUG_FILE", "/dev/stderr");
     for text in cluster.run("well") {
         assert_eq!(text.matches("no flight recorder").count(), 1, "{text}");
         assert!(text.contains("mode 0755"), "{text}");

@@ -97,9 +97,10 @@ fn every_code_has_its_section() {
     let header = read("include/nccl.h");
     let (_, codes) = header.split_once("ncclSuccess = 0,").unwrap();
     let (codes, _) = codes.split_once("ncclNumResults").unwrap();
-    let names = codes.lines().filter_map(|line| line.trim().split_once(" = ")).map(|(name, rest)| {
-        format!("## {name} ({})", rest.split([',', ' ']).next().unwrap())
-    });
+    let names = codes
+        .lines()
+        .filter_map(|line| line.trim().split_once(" = "))
+        .map(|(name, rest)| format!("## {name} ({})", rest.split([',', ' ']).next().unwrap()));
     let mut expected = vec!["## ncclSuccess (0)".to_string()];
     expected.extend(names);
     let page = read("docs/errors.md");

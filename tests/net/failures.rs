@@ -290,7 +290,8 @@ fn who_calls_too_late_hears_that_the_other_has_gone() {
             let ended = end_all(processes);
             assert_said(&ended, &[victim], REMOTE_ERROR, &[whom]);
             let said = &ended[1 - victim].stderr;
-            assert!(said.contains(words), "{said}");
+            // Whose process has ended, too, may be missed for either.
+            assert!(said.contains(words) || how == "exit" && said.contains(" ended"), "{said}");
         }
     }
 }
@@ -423,8 +424,13 @@ fn hole(prefixes: [&str; 2], bits: u8) -> Option<Net> {
         net.cable((host, "eth0", &[&address(2)]), (2, &format!("eth{host}"), &[&address(1)]));
         let family = if bits == 24 { "-4" } else { "-6" };
         net.ip(host, &format!("{family} route add default via {prefix}1"));
+        if bits == 24 {
+            net.ip(2, &format!("route replace {prefix}0/24 dev eth{host} mtu lock 1300"));
+        }
     }
-    net.ip(2, "link set eth1 mtu 1300");
+    if bits == 64 {
+        net.ip(2, "link set eth1 mtu 1300");
+    }
     net.ip(2, "rule add pref 1 ipproto icmp blackhole");
     net.ip(2, "-6 rule add pref 1 ipproto ipv6-icmp blackhole");
     Some(net)
@@ -435,7 +441,7 @@ fn large_packets_that_vanish_are_cut_or_named() {
     let Some(net) = hole(["10.0.0.", "10.1.0."], 24) else { return };
     let job = || Job::new(&net, "large_after_small", &[0, 1]).env("ACCL_TIMEOUT", "60");
     // Routers may cut what does not fit.
-    for end in job().env("ACCL_PEER_TIMEOUT", "8").run() {
+    for end in job().env("ACCL_PEER_TIMEOUT", "20").run() {
         assert!(end.stderr.contains("100000 elements: code 0"), "{}", end.stderr);
     }
     // With IPv6 they may not, and the kernel does not try smaller ones unless it is told to.

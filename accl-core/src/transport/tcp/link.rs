@@ -190,8 +190,10 @@ impl Link {
 
     /// True if something may still come on it, or has come and was not looked at.
     pub fn is_open(&self) -> bool {
-        let dialled = || self.network.is_dialled(self.peer, self.lane as u8);
-        self.end.get().is_none() && (self.stripes[0].get().is_some() || dialled())
+        // What this rank dials may have been let in by the peer already.
+        let coming =
+            || self.dialled.load(Ordering::Relaxed) || self.network.is_dialled(self.peer, self.lane as u8);
+        self.end.get().is_none() && (self.stripes[0].get().is_some() || coming())
     }
 
     /// Ends all connections, in both directions.

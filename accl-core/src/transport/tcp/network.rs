@@ -20,6 +20,9 @@ use std::time::Duration;
 /// How long dialling may take at most.
 const DIAL_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a rank dials one that has left.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Asked while something takes long: an error if it is not wanted any more.
 pub type GiveUp = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
@@ -193,10 +196,15 @@ impl Network {
     pub(super) fn dial(&self, peer: Rank, purpose: u8, give_up: &dyn Fn() -> Result<()>) -> Result<OwnedFd> {
         let world = &self.world;
         let request = LinkRequest { from_rank: world.rank as u32, to_rank: peer as u32, purpose, index: 0 };
-        let deadline = clock::now() + self.dial_patience;
+        let begin = clock::now();
+        let deadline = begin + self.dial_patience;
         let give_up = || {
             give_up()?;
-            self.still_needed(peer)
+            // Who has let this rank in may have sent its last, and left, before that is heard here.
+            self.still_needed(peer).or_else(|error| {
+                self.still_wanted()?;
+                if clock::now() - begin < LEAVING_PATIENCE { Ok(()) } else { Err(error) }
+            })
         };
         bootstrap::dial_link(&world.peers[peer], self.secret, request, &self.settings, deadline, &give_up)
     }
