@@ -56,7 +56,9 @@ pub fn diagnose(witnesses: &[Witness], patience: Duration, now_ns: u64) -> Vec<F
     }
     let mut findings: Vec<_> =
         communicators.into_values().map(|ranks| finding(ranks, patience, now_ns)).collect();
-    findings.sort_by_key(|finding| (finding.over, std::cmp::Reverse(finding.condition)));
+    // One rank may be stopped in several: the one where somebody waits for it comes first.
+    let waits = |finding: &Finding<'_>| std::cmp::Reverse(finding.still_ns);
+    findings.sort_by_key(|finding| (finding.over, std::cmp::Reverse(finding.condition), waits(finding)));
     findings
 }
 
