@@ -28,6 +28,9 @@ pub(crate) struct Stall {
     suspect: Option<Error>,
 }
 
+/// A rank that waits for others that wait lets those speak first who know more; for so long at most.
+const MOST_DEFERENCE: Duration = Duration::from_secs(5);
+
 impl Stall {
     /// Something moved.
     pub(crate) fn end(&mut self, seat: &Seat) {
@@ -68,7 +71,9 @@ impl Stall {
         }
         let waited = now - since;
         self.record(seat, endpoint, work, &missing, waited);
-        if let Some(limit) = seat.limits.timeout.filter(|limit| waited >= *limit) {
+        if let Some(limit) =
+            seat.limits.timeout.filter(|limit| waited >= *limit + deference(seat, &missing, *limit))
+        {
             let text = format!(
                 "{} stood still for {:.1} s (the limit is ACCL_TIMEOUT={:.1}): {}",
                 work.describe(endpoint),
@@ -117,6 +122,18 @@ impl Stall {
         arena.block(seat.rank).set_waiting(waiting);
         self.told = true;
     }
+}
+
+/// How much longer than its limit a rank waits. Between hosts it may not see that those it waits for wait themselves: whoever waits for a
+/// rank that does not should speak first, since the first failure is everybody's, and names it.
+fn deference(seat: &Seat, missing: &[Rank], limit: Duration) -> Duration {
+    let Some(arena) = seat.arena.as_ref() else { return Duration::ZERO };
+    let members = arena.members();
+    let culprit = |rank: &Rank| members.has(*rank) && arena.block(*rank).waiting() == Waiting::No;
+    if members.local() == members.ranks() || missing.iter().any(culprit) {
+        return Duration::ZERO;
+    }
+    (limit / 4).min(MOST_DEFERENCE)
 }
 
 fn reasons(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: &[Rank]) -> String {
