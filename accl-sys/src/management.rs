@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use accl_core::bootstrap::UniqueId;
-use accl_core::comm::{CommConfig, Communicator};
+use accl_core::comm::{ChildDone, CommConfig, Communicator};
 use accl_core::telemetry::log;
 use accl_core::{Error, ErrorKind, Result};
 
@@ -97,12 +97,7 @@ face! {
             let config = unsafe { config::for_child(config) }?;
             // -1 alone means "no communicator"; other negative colors are colors, as in NCCL.
             let color = (color != NCCL_SPLIT_NOCOLOR).then_some(color.cast_unsigned());
-            let slot = handle::communicators()?.reserve()?;
-            parent.split(color, key, config, Box::new(move |child| {
-                if let Some(child) = child {
-                    out.set(slot.publish(child).cast());
-                }
-            }))
+            parent.split(color, key, config, publish(out)?)
         })
     }
 
@@ -255,6 +250,16 @@ pub(crate) fn join(
         // A failure in the background is for ncclCommGetAsyncError to tell: the handle is valid.
         _ => Ok(()),
     }
+}
+
+/// Gives a new communicator's handle out when it has been made of another one.
+pub(crate) fn publish(out: Out<ncclComm_t>) -> Result<ChildDone> {
+    let slot = handle::communicators()?.reserve()?;
+    Ok(Box::new(move |child| {
+        if let Some(child) = child {
+            out.set(slot.publish(child).cast());
+        }
+    }))
 }
 
 /// Frees a handle whose communicator never came to be.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use accl_core::comm::{ChildDone, Communicator};
+use accl_core::comm::Communicator;
 use accl_core::{Error, Result};
 
 use crate::abi::*;
@@ -35,7 +35,7 @@ face! {
             };
             // SAFETY: the header asks for a valid pointer or NULL.
             let config = unsafe { config::for_child(config) }?;
-            parent.shrink(&excluded, abort, config, publish(out)?)
+            parent.shrink(&excluded, abort, config, management::publish(out)?)
         })
     }
 
@@ -87,7 +87,7 @@ face! {
             }
             // SAFETY: the header asks for a valid pointer or NULL.
             let config = unsafe { config::for_child(config) }?;
-            parent.grow(ranks, id, config, publish(out)?)
+            parent.grow(ranks, id, config, management::publish(out)?)
         })
     }
 
@@ -102,16 +102,6 @@ face! {
         }
         comm.revoke()
     }
-}
-
-/// Gives a new communicator's handle out when it has been made.
-fn publish(out: Out<ncclComm_t>) -> Result<ChildDone> {
-    let slot = handle::communicators()?.reserve()?;
-    Ok(Box::new(move |child| {
-        if let Some(child) = child {
-            out.set(slot.publish(child).cast());
-        }
-    }))
 }
 
 /// The excluded ranks, sorted, also where they came from.

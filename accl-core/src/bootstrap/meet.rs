@@ -75,20 +75,33 @@ fn reach_creator<'a>(
             network::host_name()
         )));
     }
-    let addresses =
-        targets(&creator.addresses, creator.port, &network::interfaces()?, request.network.family);
     let dial = Dial {
-        by: None,
+        hung_up: (ErrorKind::InvalidUsage, USED),
+        ..to_creator(invitation, (creator, whom), request, deadline, give_up)?
+    };
+    dial.run().map(|found| found.connection)
+}
+
+/// A dial of a process by the addresses that it told.
+fn to_creator<'a>(
+    invitation: &Invitation,
+    (creator, whom): (&Creator, String),
+    request: &Request<'_>,
+    deadline: Instant,
+    give_up: &'a dyn Fn() -> Result<()>,
+) -> Result<Dial<'a>> {
+    let interfaces = network::interfaces()?;
+    Ok(Dial {
         whom,
-        addresses,
+        addresses: targets(&creator.addresses, creator.port, &interfaces, request.network.family),
+        by: None,
         secret: invitation.secret,
         deadline,
-        hung_up: (ErrorKind::InvalidUsage, USED),
+        hung_up: (ErrorKind::Remote, "it does not make this communicator"),
         may_come_late: false,
         told: creator.addresses.clone(),
         give_up,
-    };
-    dial.run().map(|found| found.connection)
+    })
 }
 
 /// The process of the new rank 0, which may not have come so far.
@@ -103,18 +116,9 @@ fn reach_known<'a>(
     let whom = format!("process {}, that of the new rank 0,", creator.pid);
     let place = Place::here()?;
     if creator.neighbourhood != place.neighbourhood() {
-        let addresses =
-            targets(&creator.addresses, creator.port, &network::interfaces()?, request.network.family);
         let dial = Dial {
-            whom,
-            addresses,
-            secret: invitation.secret,
-            deadline,
-            hung_up: (ErrorKind::Remote, "it does not make this communicator"),
             may_come_late: true,
-            told: creator.addresses.clone(),
-            by: None,
-            give_up,
+            ..to_creator(invitation, (creator, whom), request, deadline, give_up)?
         };
         return dial.run().map(|found| found.connection);
     }

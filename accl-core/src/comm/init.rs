@@ -45,7 +45,7 @@ impl Communicator {
         if rank == 0 {
             telemetry::version();
         }
-        let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
+        let config = config.overridden(&settings);
         let communicator = Self::new(ranks, rank, config);
         let blocking = communicator.shared.config.blocking;
         if group::is_open() || !blocking {

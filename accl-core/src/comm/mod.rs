@@ -21,6 +21,7 @@ pub use split::ChildDone;
 
 use crate::algo::Facts;
 use crate::bootstrap::{PeerRecord, Secret, UniqueId};
+use crate::config::Settings;
 use crate::engine::Seat;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
@@ -44,6 +45,13 @@ pub struct CommConfig {
 impl Default for CommConfig {
     fn default() -> Self {
         Self { blocking: true, name: None }
+    }
+}
+
+impl CommConfig {
+    /// The same with what the settings say in place of it.
+    fn overridden(self, settings: &Settings) -> Self {
+        Self { blocking: settings.comm_blocking.unwrap_or(self.blocking), ..self }
     }
 }
 

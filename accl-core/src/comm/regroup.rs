@@ -85,7 +85,7 @@ impl Communicator {
             return Err(Error::internal("a rank that is not among the members of its communicator"));
         };
         let settings = Settings::load()?;
-        let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
+        let config = config.overridden(&settings);
         let child = self.child(members.len(), rank, config);
         let give_up = || {
             self.check_abort()?;
@@ -143,7 +143,7 @@ impl Communicator {
         let mut id = UniqueId([0; ID_BYTES]);
         id.0.copy_from_slice(first);
         let settings = settings?;
-        let config = CommConfig { blocking: settings.comm_blocking.unwrap_or(config.blocking), ..config };
+        let config = config.overridden(&settings);
         let child = self.child(ranks, self.rank(), config);
         child.join(&[id], &settings)?;
         Ok(child)

@@ -78,8 +78,10 @@ impl Communicator {
         let members = members(&all, code);
         let child = color.map(|color| {
             let rank = members.iter().position(|member| *member == self.rank()).unwrap_or(0);
-            let forced = settings.as_ref().ok().and_then(|settings| settings.comm_blocking);
-            let config = CommConfig { blocking: forced.unwrap_or(config.blocking), ..config };
+            let config = match &settings {
+                Ok(settings) => config.overridden(settings),
+                Err(_) => config,
+            };
             let secret = joined.secret.derive(format!("split {number} {color}").as_bytes());
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
             (self.child(members.len(), rank, config), peers, secret)

@@ -212,6 +212,10 @@ impl Waiters {
             if vanishes {
                 tcp::allow_fragments(socket.as_fd());
             }
+            // Asking all others is for those that have been silent for long.
+            if heard.silence <= patience {
+                continue;
+            }
             let others = self.silence_of(waiter.ip);
             // On a crowded way a connection may wait for long while others are served; not for ever.
             let most = if others > patience { patience } else { patience * CROWD };
