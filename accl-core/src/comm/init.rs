@@ -166,7 +166,7 @@ impl Communicator {
         give_up: &dyn Fn() -> Result<()>,
     ) -> Result<Prepared> {
         let rank = self.rank();
-        let watches = watch(peers)?;
+        let watches = watch(peers, rank)?;
         let machine = || tune::machine(&settings.tune);
         if peers.len() == 1 {
             return Ok(Prepared { rank, sharing: None, network: None, machine: machine()?, watches });
@@ -380,15 +380,18 @@ fn named_alike(peers: &[PeerRecord]) -> Option<(usize, usize)> {
     })
 }
 
-/// A watch on each other process, shared by all of its ranks.
-fn watch(peers: &[PeerRecord]) -> Result<Vec<Peer>> {
+/// A watch on each other process of this host, shared by all of its ranks. The end of another host's process says nothing, even where
+/// it can be seen: what it has sent may still be on its way, and its connections end after that.
+fn watch(peers: &[PeerRecord], own: usize) -> Result<Vec<Peer>> {
     let here = Place::here()?;
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();
     let mut watched = Vec::new();
     let one_host = peers.iter().all(|peer| peer.shares_host(&peers[0]));
     for (rank, peer) in peers.iter().enumerate() {
         let pid = peer.place.pid;
-        let foreign = !peer.place.shares_process(&here) && peer.place.shares_pids(&here);
+        let foreign = !peer.place.shares_process(&here)
+            && peer.place.shares_pids(&here)
+            && peer.shares_host(&peers[own]);
         if foreign && !watches.contains_key(&pid) {
             let watch = Watch::open(pid).map_err(|error| error.within(format!("rank {rank}")))?;
             watches.insert(pid, watch.map(Arc::new));
