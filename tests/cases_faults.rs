@@ -102,7 +102,7 @@ fn abort_behind_another(rank: Rank) {
 #[test]
 fn descriptors_run_out_for_all_or_for_none() {
     const ROUNDS: usize = 13;
-    let cluster = Cluster::new(6, 1).ids(ROUNDS).env("ACCL_INIT_TIMEOUT", 3).limit(60);
+    let cluster = Cluster::new(6, 1).ids(1 + ROUNDS).env("ACCL_INIT_TIMEOUT", 3).limit(60);
     let outcomes = cluster.run("few_descriptors");
     let codes = |text: &str| -> Vec<i32> {
         let line = text.lines().find_map(|line| line.strip_prefix("codes ")).expect("codes");
@@ -113,17 +113,21 @@ fn descriptors_run_out_for_all_or_for_none() {
         let made = codes.iter().filter(|codes| codes[round] == SUCCESS).count();
         assert!(made == 0 || made == 6, "round {round}: {codes:?}");
     }
+    assert!(codes[1].iter().all(|code| [SUCCESS, SYSTEM_ERROR].contains(code)), "{codes:?}");
     assert!(codes[0].contains(&SUCCESS) && codes[0].contains(&SYSTEM_ERROR), "{codes:?}");
 }
 
 fn few_descriptors(rank: Rank) {
     let api = rank.api;
     let mut codes = Vec::new();
-    for (spare, id) in rank.ids.iter().enumerate() {
+    let together = rank.join();
+    for (spare, id) in rank.ids[1..].iter().enumerate() {
+        // Who fails at once must not wait for the others in the next round.
+        assert_eq!(api.sum(1, together), 6);
         if rank.rank == 1 {
-            // Descriptors that the worker inherited may lie anywhere: count from the lowest free one.
-            let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as usize;
-            limit(libc::RLIMIT_NOFILE, free + spare);
+            // Those that are in use may lie anywhere: the limit is the number that comes after as many as are spared.
+            let spared: Vec<_> = (0..=spare).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+            limit(libc::RLIMIT_NOFILE, spared[spare].as_raw_fd() as usize);
         }
         let mut comm = null_mut();
         let code = unsafe { (api.ncclCommInitRank)(&raw mut comm, 6, *id, rank.rank as c_int) };
@@ -131,10 +135,11 @@ fn few_descriptors(rank: Rank) {
         codes.push(code.to_string());
         if code == SUCCESS {
             assert_eq!(api.sum(1, comm), 6);
-            assert_eq!(watched(), 5, "a peer whose death this rank would not see");
+            assert_eq!(watched(), 2 * 5, "a peer whose death this rank would not see");
             api.destroy(comm);
         }
     }
+    api.destroy(together);
     eprintln!("codes {}", codes.join(" "));
 }
 
