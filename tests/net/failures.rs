@@ -4,7 +4,7 @@
 // Every call here is a call of the C interface with arguments that the test keeps alive.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::job::{Ended, Job, Process, Rank, Scenario, assert_success};
+use super::job::{Ended, Job, Process, Rank, Scenario, assert_success, end_all};
 use super::namespaces::Net;
 use super::support::api::{Comm, FLOAT, INT32, INVALID_USAGE, MAX, REMOTE_ERROR, SUCCESS, SUM, TIMEOUT};
 use std::ffi::c_int;
@@ -16,7 +16,6 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("abort_while_dialling", abort_while_dialling),
     ("come_late", come_late),
     ("mismatch", mismatch),
-    ("crawl", crawl),
     ("large_after_small", large_after_small),
     ("leave_early", leave_early),
     ("rounds", rounds),
@@ -42,7 +41,7 @@ fn wait_idle(rank: &Rank, comm: Comm) -> c_int {
 fn sum_until_failure(rank: &Rank, count: usize, comm: Comm) -> c_int {
     let deadline = Instant::now() + HANG;
     let (send, mut recv) = (vec![rank.rank as i32; count], vec![0; count]);
-    let expected = (0..rank.ranks as i32).sum();
+    let expected: i32 = (0..rank.ranks as i32).sum();
     loop {
         let code = rank.api.all_reduce(&send, &mut recv, INT32, SUM, comm);
         if code != SUCCESS {
@@ -95,10 +94,6 @@ fn assert_said(ended: &[Ended], lost: &[usize], code: c_int, words: &[String]) {
 
 fn named(rank: usize, host: usize, process: &Process) -> String {
     format!("rank {rank} (process {} on host host{host})", process.pid())
-}
-
-fn end_all(processes: Vec<Process>) -> Vec<Ended> {
-    processes.into_iter().map(Process::end).collect()
 }
 
 #[test]
@@ -371,29 +366,6 @@ fn hosts_that_disagree_hear_both_calls() {
     let ended = Job::new(&net, "mismatch", &[0, 0, 1, 1]).argument("sizes").env("ACCL_TIMEOUT", "20").run();
     assert_said(&ended, &[], INVALID_USAGE, &["rank 1 sends 80000 bytes to rank 2".to_string()]);
     assert!(ended.iter().all(|end| end.stderr.contains("79996 bytes")), "{ended:?}");
-}
-
-/// A sum that takes longer than a host may be silent.
-fn crawl(rank: Rank) {
-    let comm = rank.join(rank.id());
-    rank.ready();
-    rank.wait_go();
-    let (send, mut recv) = (vec![rank.rank as i32 + 1; 12_000], vec![0; 12_000]);
-    rank.api.ok(rank.api.all_reduce(&send, &mut recv, INT32, SUM, comm));
-    assert_eq!(recv, vec![3; 12_000]);
-    rank.api.destroy(comm);
-}
-
-#[test]
-fn slow_is_not_lost() {
-    let Some(net) = Net::two() else { return };
-    let job = Job::new(&net, "crawl", &[0, 1]).env("ACCL_PEER_TIMEOUT", "2").env("ACCL_TIMEOUT", "20");
-    let processes = job.start_all();
-    for host in 0..2 {
-        net.tool(host, "tc", "qdisc add dev eth0 root tbf rate 100kbit burst 2000 limit 30000");
-    }
-    job.go();
-    assert_success(&end_all(processes));
 }
 
 /// Small messages, then a large sum: its result, or its error on standard error.

@@ -236,7 +236,7 @@ fn listening() -> Vec<u16> {
 }
 
 fn port_in_range(rank: Rank) {
-    assert_eq!(listening(), []);
+    assert_eq!(listening(), [0u16; 0]);
     let id = rank.id();
     if rank.rank == 0 {
         let ports = listening();

@@ -286,6 +286,11 @@ impl Process {
     }
 }
 
+/// Waits for all of them.
+pub(crate) fn end_all(processes: Vec<Process>) -> Vec<Ended> {
+    processes.into_iter().map(Process::end).collect()
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {

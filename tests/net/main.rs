@@ -12,6 +12,7 @@ mod hosts;
 mod job;
 mod links;
 mod namespaces;
+mod slow;
 mod stripes;
 #[path = "../support/mod.rs"]
 mod support;
@@ -25,6 +26,7 @@ fn worker() {
         finding::SCENARIOS,
         hosts::SCENARIOS,
         links::SCENARIOS,
+        slow::SCENARIOS,
         stripes::SCENARIOS,
     ]);
 }

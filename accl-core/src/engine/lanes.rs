@@ -29,6 +29,8 @@ pub(crate) struct PeerLane {
     handed_over: usize,
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    /// Of messages, as far as they have gone.
+    sent_bytes: u64,
     /// The connection, to a rank of another host.
     link: Option<Arc<Link>>,
 }
@@ -50,7 +52,9 @@ impl PeerLane {
     pub(crate) fn pump(&mut self, device: &dyn Device) -> Result<bool> {
         let mut moved = false;
         while let Some(message) = self.outbound.get_mut(self.handed_over) {
+            let gone = message.gone_bytes();
             moved |= self.sender.offer(device, message)?;
+            self.sent_bytes += (message.gone_bytes() - gone) as u64;
             if !message.is_handed_over() {
                 break;
             }
@@ -111,8 +115,22 @@ impl Lanes {
                 )
             };
             let outbound = VecDeque::new();
-            Box::new(PeerLane { sender, receiver, outbound, handed_over: 0, sent: 0, received: 0, link })
+            Box::new(PeerLane {
+                sender,
+                receiver,
+                outbound,
+                handed_over: 0,
+                sent: 0,
+                received: 0,
+                sent_bytes: 0,
+                link,
+            })
         })
+    }
+
+    /// What has been sent to a peer and received from it, in bytes.
+    fn traffic(&self, peer: Rank) -> Option<(u64, u64)> {
+        self.lanes[peer].as_ref().map(|lane| (lane.sent_bytes, lane.receiver.consumed_bytes()))
     }
 
     /// Before this rank sleeps: has its bell rung when a connection is ready that it may wait for.
@@ -198,6 +216,16 @@ impl Fabric {
     #[inline]
     pub(crate) fn is_local(&self, peer: Rank) -> bool {
         self.board.has(peer)
+    }
+
+    /// The peers that messages were exchanged with, and how many bytes of them were sent and received.
+    pub(crate) fn traffic(&self) -> impl Iterator<Item = (Rank, u64, u64)> {
+        (0..self.collective.lanes.len()).filter_map(|peer| {
+            let of = [self.collective.traffic(peer), self.point_to_point.traffic(peer)];
+            let (sent, received) =
+                of.into_iter().flatten().reduce(|all, lane| (all.0 + lane.0, all.1 + lane.1))?;
+            Some((peer, sent, received))
+        })
     }
 
     /// True if what a rank of another host has sent before it left may still be on its way, in messages of this kind.

@@ -99,6 +99,9 @@ impl Stall {
 
     /// Leaves word for readers of the flight recorder; in words once the wait lasts, and anew each second.
     fn record(&mut self, seat: &Seat, endpoint: &Endpoint, work: &Work, missing: &[Rank], waited: Duration) {
+        if let Some(fabric) = &endpoint.fabric {
+            seat.recorder.traffic(fabric.traffic());
+        }
         let lasts = waited >= LOOK_AROUND;
         let due = lasts && self.recorded.is_none_or(|before| waited - before >= Duration::from_secs(1));
         let text = due.then(|| reasons(seat, endpoint, work.sequence(endpoint), missing));

@@ -12,7 +12,7 @@ mod recorder;
 pub mod records;
 mod sink;
 
-pub use record_format::{End, Head, Operation, Record, Wait};
+pub use record_format::{End, Head, Operation, Record, Traffic, Wait};
 pub use recorder::{Recorder, TIMED_BYTES, Waiting};
 
 use crate::sync::prim::{AtomicBool, Ordering};

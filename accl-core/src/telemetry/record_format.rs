@@ -73,7 +73,11 @@ pub(super) mod live {
     /// Bytes of either text.
     pub(crate) const MOST_TEXT: usize = 1024;
     pub(crate) const FAILURE_TEXT: usize = WAIT_TEXT + 1 + MOST_TEXT / 8;
-    const _: () = assert!((FAILURE_TEXT + MOST_TEXT / 8) * 8 <= super::RING_BYTES);
+    /// What was exchanged with peers, as of the last wait, for as many of them as there is room: rank + 1 (0: none), bytes sent,
+    /// bytes received.
+    pub(crate) const TRAFFIC: usize = FAILURE_TEXT + MOST_TEXT / 8;
+    pub(crate) const MOST_TRAFFIC: usize = 50;
+    const _: () = assert!((TRAFFIC + 3 * MOST_TRAFFIC) * 8 <= super::RING_BYTES);
 }
 
 /// Flags of an entry's number: it came from a host stream; its times count; it is a send or a receive.
@@ -164,6 +168,17 @@ pub struct Wait {
     pub text: String,
 }
 
+/// What was exchanged with one peer in messages, as of the rank's last wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// The peer.
+    pub peer: Rank,
+    /// Bytes sent to it.
+    pub sent_bytes: u64,
+    /// Bytes received from it.
+    pub received_bytes: u64,
+}
+
 /// One operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Operation {
@@ -210,6 +225,8 @@ pub struct Record {
     pub failure: Option<String>,
     /// What it waits for.
     pub wait: Option<Wait>,
+    /// What was exchanged with peers, the first few of them.
+    pub traffic: Vec<Traffic>,
     /// The last operations, in order.
     pub operations: Vec<Operation>,
 }
@@ -337,6 +354,7 @@ impl Record {
             end_ns: word(live::END_NS),
             failure: (!failure.is_empty()).then_some(failure),
             wait: wait_of(file, &word),
+            traffic: traffic_of(&word),
             operations,
         })
     }
@@ -357,6 +375,16 @@ fn wait_of(file: &[u8], word: &dyn Fn(usize) -> u64) -> Option<Wait> {
         runs: if word(live::WAIT_RANKS) == 0 { Vec::new() } else { runs.collect() },
         text: long_text(file, word(live::WAIT_TEXT), live::WAIT_TEXT + 1),
     })
+}
+
+fn traffic_of(word: &dyn Fn(usize) -> u64) -> Vec<Traffic> {
+    let entries = (0..live::MOST_TRAFFIC).map(|slot| live::TRAFFIC + 3 * slot);
+    entries
+        .filter_map(|at| {
+            let peer = word(at).checked_sub(1)? as Rank;
+            Some(Traffic { peer, sent_bytes: word(at + 1), received_bytes: word(at + 2) })
+        })
+        .collect()
 }
 
 fn operation(place: u64, number: u64, what: u64, count: u64) -> Operation {

@@ -56,6 +56,11 @@ enum Progress {
 }
 
 impl Outgoing {
+    /// How many of its bytes have gone, or were lent.
+    pub fn gone_bytes(&self) -> usize {
+        if let Progress::Copied(bytes) = self.progress { bytes } else { self.head.bytes }
+    }
+
     /// A message that has not been offered yet.
     pub fn new(source: UserPointer, head: MessageHead) -> Self {
         Self { head, source, copied: false, progress: Progress::Copied(0) }
@@ -101,6 +106,9 @@ pub trait Sender: Send + std::fmt::Debug {
 
 /// The receiving half of a link.
 pub trait Receiver: Send + std::fmt::Debug {
+    /// How many bytes of messages have been consumed so far.
+    fn consumed_bytes(&self) -> u64;
+
     /// The head of the oldest message, once it is there.
     fn head(&mut self) -> Result<Option<MessageHead>>;
 

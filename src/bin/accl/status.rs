@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use accl_core::config::Recorder;
-use accl_core::telemetry::calls;
 use accl_core::telemetry::diagnosis::{Condition, Finding, diagnose, doing};
 use accl_core::telemetry::records::{self, Here, Process, Witness};
+use accl_core::telemetry::{Traffic, calls};
 use accl_core::topo::Place;
 use accl_core::types::named_ranks;
 use serde_json::{Value, json};
@@ -217,6 +217,11 @@ fn line(witness: &Witness) -> String {
     if let Some(failure) = &record.failure {
         let _ = write!(text, "; {failure}");
     }
+    let moved = |bytes: fn(&Traffic) -> u64| record.traffic.iter().map(bytes).sum::<u64>() as f64 / 1e6;
+    if !record.traffic.is_empty() {
+        let (sent, received) = (moved(|peer| peer.sent_bytes), moved(|peer| peer.received_bytes));
+        let _ = write!(text, "; messages: {sent:.1} MB sent, {received:.1} MB received");
+    }
     text
 }
 
@@ -279,6 +284,11 @@ fn rank_json(witness: &Witness) -> Value {
             "why": wait.text,
         })
     });
+    let traffic = record.traffic.iter().map(|traffic| {
+        let Traffic { peer, sent_bytes, received_bytes } = traffic;
+        json!({ "peer": peer, "sent_bytes": sent_bytes, "received_bytes": received_bytes })
+    });
+    let traffic: Vec<Value> = traffic.collect();
     json!({
         "rank": record.head.rank,
         "pid": record.head.pid,
@@ -289,6 +299,7 @@ fn rank_json(witness: &Witness) -> Value {
         "stream_launches": { "launched": record.launches_queued, "completed": record.launches_done },
         "doing": doing(record),
         "waits": wait,
+        "traffic": traffic,
         "failure": record.failure,
         "file": witness.path.display().to_string(),
     })

@@ -230,6 +230,7 @@ pub struct RingReceiver {
     consumer: Consumer,
     reach: Reach,
     current: Option<Current>,
+    consumed_bytes: u64,
     pinned: bool,
 }
 
@@ -237,7 +238,7 @@ impl RingReceiver {
     /// The half of `destination` for what comes from `source`, whose lent memory can be reached by `reach`.
     pub fn new(arena: Arc<Arena>, source: Rank, destination: Rank, lane: Lane, reach: Reach) -> Self {
         let ring = Ring { arena, source, destination, lane };
-        Self { ring, consumer: Consumer::new(), reach, current: None, pinned: false }
+        Self { ring, consumer: Consumer::new(), reach, current: None, consumed_bytes: 0, pinned: false }
     }
 
     /// The record at the consumer's position, past any filler; `None` if there is none yet.
@@ -313,6 +314,10 @@ impl RingReceiver {
 }
 
 impl Receiver for RingReceiver {
+    fn consumed_bytes(&self) -> u64 {
+        self.consumed_bytes
+    }
+
     fn head(&mut self) -> Result<Option<MessageHead>> {
         Ok(self.current()?.map(|current| current.head))
     }
@@ -374,6 +379,7 @@ impl Receiver for RingReceiver {
         if bytes == 0 && current.consumed < current.head.bytes {
             return;
         }
+        self.consumed_bytes += bytes as u64;
         current.consumed += bytes;
         current.record_consumed += bytes;
         let done = current.consumed >= current.head.bytes;

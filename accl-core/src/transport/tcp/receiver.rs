@@ -25,6 +25,7 @@ pub struct TcpReceiver {
     current: Option<Current>,
     /// Messages that are received.
     received: u64,
+    consumed_bytes: u64,
 }
 
 /// The message that is being received.
@@ -40,7 +41,7 @@ struct Current {
 impl TcpReceiver {
     /// The receiving half of `link`.
     pub fn new(link: Arc<Link>) -> Self {
-        Self { link, stripes: vec![Inlet::default()], current: None, received: 0 }
+        Self { link, stripes: vec![Inlet::default()], current: None, received: 0, consumed_bytes: 0 }
     }
 
     /// Begins a message, whose head has come.
@@ -151,6 +152,7 @@ impl TcpReceiver {
     fn consume(&mut self, index: usize, bytes: usize) {
         let Some(current) = &mut self.current else { return };
         current.consumed += bytes;
+        self.consumed_bytes += bytes as u64;
         self.stripes[index].consume(bytes);
         if current.consumed == current.head.bytes {
             self.current = None;
@@ -213,6 +215,10 @@ impl TcpReceiver {
 }
 
 impl Receiver for TcpReceiver {
+    fn consumed_bytes(&self) -> u64 {
+        self.consumed_bytes
+    }
+
     fn head(&mut self) -> Result<Option<MessageHead>> {
         if let Some(current) = &self.current {
             return Ok(Some(current.head));
