@@ -247,34 +247,21 @@ impl Root {
         self.end(Some(Error::remote(text)), now)
     }
 
-    /// `hindrance` is why nobody could be let in, if that was so lately.
-    pub(super) fn handle_time(&mut self, now: Instant, hindrance: Option<&str>) -> Outbox {
+    pub(super) fn handle_time(&mut self, now: Instant) -> Outbox {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Vec::new();
         }
         let missing = self.missing();
-        let error = if missing.is_empty() {
-            Error::new(
-                ErrorKind::Timeout,
-                format!("{} did not get ready in time (ACCL_INIT_TIMEOUT)", self.named_unready()),
-            )
+        let text = if missing.is_empty() {
+            format!("{} did not get ready in time (ACCL_INIT_TIMEOUT)", self.named_unready())
         } else {
-            let late = format!(
-                "{} of {} did not come in time (ACCL_INIT_TIMEOUT)",
+            format!(
+                "{} of {} did not come in time (ACCL_INIT_TIMEOUT): they have not called ncclCommInitRank with this unique id, or cannot reach this host",
                 crate::types::named_runs(&missing),
                 self.ranks
-            );
-            match hindrance {
-                Some(why) => Error::new(ErrorKind::System, format!("{late}: {why}")),
-                None => Error::new(
-                    ErrorKind::Timeout,
-                    format!(
-                        "{late}: they have not called ncclCommInitRank with this unique id, or cannot reach this host"
-                    ),
-                ),
-            }
+            )
         };
-        self.end(Some(error), now)
+        self.end(Some(Error::new(ErrorKind::Timeout, text)), now)
     }
 
     /// Who has heard that all are there, and has not answered.
@@ -448,21 +435,11 @@ mod tests {
         let mut root = Root::new();
         root.handle_join(0, join(5, 0, 2000), now);
         root.handle_join(1, join(5, 3, 1000), now);
-        assert!(root.handle_time(now + Duration::from_millis(999), None).is_empty());
-        let outbox = root.handle_time(now + Duration::from_millis(1000), None);
+        assert!(root.handle_time(now + Duration::from_millis(999)).is_empty());
+        let outbox = root.handle_time(now + Duration::from_millis(1000));
         assert_eq!(verdicts(&outbox), [(0, ErrorKind::Timeout), (1, ErrorKind::Timeout)]);
         assert!(text(&outbox).contains("ranks 1-2,4 of 5"), "{}", text(&outbox));
         assert_eq!(verdicts(&root.handle_join(7, join(5, 1, 0), now)), [(7, ErrorKind::Timeout)]);
-    }
-
-    #[test]
-    fn those_who_could_not_be_let_in_are_not_to_blame() {
-        let now = Instant::now();
-        let mut root = Root::new();
-        root.handle_join(0, join(2, 0, 1000), now);
-        let outbox = root.handle_time(now + Duration::from_secs(1), Some("process 7 has no descriptor left"));
-        assert_eq!(verdicts(&outbox), [(0, ErrorKind::System)]);
-        assert!(text(&outbox).ends_with("(ACCL_INIT_TIMEOUT): process 7 has no descriptor left"));
     }
 
     #[test]
@@ -473,7 +450,7 @@ mod tests {
             root.handle_join(u64::from(rank), join(3, rank, 1000), now);
         }
         root.handle_ready(1, None, now);
-        let outbox = root.handle_time(now + Duration::from_secs(1), None);
+        let outbox = root.handle_time(now + Duration::from_secs(1));
         assert_eq!(verdicts(&outbox).len(), 3);
         assert!(text(&outbox).contains("ranks 0,2 did not get ready in time"), "{}", text(&outbox));
     }
@@ -483,7 +460,7 @@ mod tests {
         let now = Instant::now();
         let mut root = Root::new();
         root.handle_join(0, join(u32::MAX, 1, 1000), now);
-        let outbox = root.handle_time(now + Duration::from_secs(1), None);
+        let outbox = root.handle_time(now + Duration::from_secs(1));
         assert!(text(&outbox).contains("ranks 0,2-4294967294 of 4294967295"), "{}", text(&outbox));
     }
 

@@ -73,8 +73,6 @@ pub(super) struct Worker {
     listener: Option<Arc<UnixListener>>,
     waker: Arc<OwnedFd>,
     idle_since: Option<Instant>,
-    /// Why nobody could be let in the last time it was tried.
-    hindrance: Option<String>,
     clients: BTreeMap<Connection, Client>,
     last_connection: Connection,
 }
@@ -86,7 +84,6 @@ impl Worker {
             listener: Some(Arc::new(listener)),
             waker,
             idle_since: None,
-            hindrance: None,
             clients: BTreeMap::new(),
             last_connection: 0,
         }
@@ -138,7 +135,7 @@ impl Worker {
     fn tick(&mut self, now: Instant) {
         let mut outbox = Outbox::new();
         for gathering in self.service.books.lock().roots.values_mut() {
-            outbox.extend(gathering.root.handle_time(now, self.hindrance.as_deref()));
+            outbox.extend(gathering.root.handle_time(now));
         }
         self.post(outbox);
         self.clients.retain(|_, client| {
@@ -206,15 +203,11 @@ impl Worker {
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return,
                 Err(error) if !socket::is_transient(&error) => {
                     // No descriptors, say: whoever waits in the queue would wake us again at once.
-                    let here = std::process::id();
-                    self.hindrance =
-                        Some(format!("process {here} cannot let them in (see ulimit -n): {error}"));
                     clock::sleep(ACCEPT_PAUSE);
                     return;
                 }
                 Err(_) => return,
             };
-            self.hindrance = None;
             self.make_room(most_strangers);
             self.last_connection += 1;
             let client = Client {

@@ -29,9 +29,7 @@ pub fn listen(name: &str) -> Result<UnixListener> {
 /// what this process lacks.
 pub fn connect(name: &str) -> Result<std::io::Result<UnixStream>> {
     match UnixStream::connect_addr(&address_of(name)?) {
-        Err(error) if is_exhaustion(&error) => {
-            Err(Error::system("cannot make a socket (see ulimit -n)", error))
-        }
+        Err(error) if is_exhaustion(&error) => Err(Error::system("cannot make a socket", error)),
         outcome => Ok(outcome),
     }
 }
