@@ -16,7 +16,8 @@ use support::api::{Api, Comm, INT32, REMOTE_ERROR, SUCCESS, SUM, load};
 use support::cluster::{Cluster, Ended, LIBRARY, Rank, Scenario, work};
 use support::snapshot::Snapshot;
 
-const SCENARIOS: [(&str, Scenario); 6] = [
+const SCENARIOS: [(&str, Scenario); 7] = [
+    ("child_lives_on", child_lives_on),
     ("leave", leave),
     ("load_again", load_again),
     ("close_alive", close_alive),
@@ -321,4 +322,41 @@ fn two_copies(rank: Rank) {
     }
     remove(&first);
     remove(&second);
+}
+
+/// A process that becomes another program has left its communicators; and a child that lives on is nobody's rank.
+#[test]
+fn children_and_successors_are_no_ranks() {
+    // On one host, a successor is noticed when it ends: it is the same process.
+    for (hosts, what, code) in [(1, "child", None), (3, "exec", Some(0))] {
+        let cluster = Cluster::new(3, 1).hosts(hosts).argument(what).limit(40);
+        let ended = cluster.run_to_end("child_lives_on");
+        let codes: Vec<_> = ended.iter().map(|end| end.code).collect();
+        assert_eq!(codes, [Some(0), code, Some(0)], "{what}, {hosts} hosts: {:?}", texts(&ended));
+    }
+}
+
+fn child_lives_on(rank: Rank) {
+    const SECONDS: u32 = 6;
+    let (api, comm) = (rank.api, rank.join());
+    assert_eq!(api.sum(1, comm), 3);
+    if rank.rank == 1 {
+        if rank.argument == "exec" {
+            let error = Command::new("sleep").arg(SECONDS.to_string()).exec();
+            panic!("sleep: {error}");
+        }
+        unsafe {
+            if libc::fork() == 0 {
+                // Whoever waits for the end of the standard error does not wait for this one.
+                libc::close(2);
+                libc::sleep(SECONDS);
+                libc::_exit(0);
+            }
+            libc::raise(libc::SIGKILL);
+        }
+    }
+    let begin = Instant::now();
+    await_loss(&rank, comm);
+    assert!(begin.elapsed() < Duration::from_secs(u64::from(SECONDS) - 2), "{:?}", begin.elapsed());
+    api.destroy(comm);
 }
