@@ -44,6 +44,11 @@ fn c24_split_fails_half_way() {
 
 fn split_without_descriptors(rank: Rank) {
     let (api, comm) = (rank.api, rank.join());
+    // What the process keeps for later is there from here on.
+    let mut child = null_mut();
+    api.ok(unsafe { (api.ncclCommSplit)(comm, 0, 0, &raw mut child, null_mut()) });
+    api.destroy(child);
+    std::thread::sleep(Duration::from_millis(200));
     let before = Snapshot::take();
     let mut failures = 0;
     for spare in 0..12 {
@@ -76,7 +81,7 @@ fn split_without_descriptors(rank: Rank) {
 
 /// What all processes of a job may have, and what they say if that is too little.
 fn job_within(ranks: usize, what: &str) -> Vec<String> {
-    let cluster = Cluster::new(ranks, 1).env("ACCL_INIT_TIMEOUT", 10).env("ACCL_RECORDER", 0);
+    let cluster = Cluster::new(ranks, 1).env("ACCL_INIT_TIMEOUT", 5).env("ACCL_RECORDER", 0);
     cluster.argument(what).limit(60).run("limited")
 }
 
@@ -88,7 +93,7 @@ fn works_or_says(ranks: usize, what: &str, words: &str) -> bool {
     if works == 0 {
         for text in &said {
             let found = words.split('|').any(|word| text.contains(word));
-            assert!(found && text.contains("CODE 2"), "{what}: {text}");
+            assert!(found && text.contains("CODE 2"), "{what}: {said:#?}");
         }
     }
     println!("{what}: {}", said[0].lines().last().unwrap_or_default());
@@ -98,7 +103,7 @@ fn works_or_says(ranks: usize, what: &str, words: &str) -> bool {
 /// C48: few descriptors are enough, or everybody hears of the limit.
 #[test]
 fn c48_few_descriptors() {
-    for most in [8, 16, 24, 64] {
+    for most in [8, 12, 16, 18, 20, 24, 64] {
         works_or_says(8, &format!("nofile {most}"), "ulimit -n");
     }
     assert!(works_or_says(8, "nofile 256", ""));
@@ -143,7 +148,7 @@ fn limited(rank: Rank) {
         }
     }
     eprintln!("CODE {code}: {}", if code == SUCCESS { String::new() } else { rank.api.error_text() });
-    assert!(code == SUCCESS || code == SYSTEM_ERROR || code == 6, "{code}");
+    assert!(code == SUCCESS || code == SYSTEM_ERROR || code == 6 || code == 8, "{code}");
     unsafe { (rank.api.ncclCommAbort)(comm) };
 }
 
