@@ -3,6 +3,8 @@
 //! The kinds map one to one to the result codes of the C faces. The text says what happened, what was needed,
 //! what there was, and what to do; its first line alone must be enough.
 
+use rustix::io::Errno;
+use rustix::process::Resource;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -113,10 +115,22 @@ impl Error {
         Self::new(ErrorKind::Remote, text)
     }
 
-    /// The operating system refused `what` with `errno`.
+    /// The operating system refused `what`. Where a limit of the process is the reason, the text says which and how high it is.
     #[track_caller]
-    pub fn system(what: impl fmt::Display, errno: impl fmt::Display) -> Self {
-        Self::new(ErrorKind::System, format!("{what}: {errno}"))
+    pub fn system(what: impl fmt::Display, refusal: impl Refusal) -> Self {
+        let limit = refusal.number().map_or_else(String::new, limit_behind);
+        Self::new(ErrorKind::System, format!("{what}: {refusal}{limit}"))
+    }
+
+    /// A thread could not be started; `what` it is for.
+    #[track_caller]
+    pub fn thread(what: impl fmt::Display, refusal: impl fmt::Display) -> Self {
+        let most = soft_limit(Resource::Nproc);
+        let limit = format!(
+            "; this user may have {most} threads (ulimit -u), and each process needs up to three of the library's, beside one for \
+             each rank of a group; a container may permit less (pids.max); addresses may be few, too (ulimit -v)"
+        );
+        Self::system(format_args!("cannot start {what}"), format!("{refusal}{limit}"))
     }
 
     /// The category.
@@ -139,6 +153,58 @@ impl Error {
     pub fn within(&self, context: impl fmt::Display) -> Self {
         Self { text: Arc::from(format!("{context}: {}", self.text)), ..self.clone() }
     }
+}
+
+/// The system's reason, in words and, if it gave one, as its number.
+pub trait Refusal: fmt::Display {
+    /// The error number.
+    fn number(&self) -> Option<Errno> {
+        None
+    }
+}
+
+impl Refusal for std::io::Error {
+    fn number(&self) -> Option<Errno> {
+        Errno::from_io_error(self)
+    }
+}
+
+impl Refusal for Errno {
+    fn number(&self) -> Option<Errno> {
+        Some(*self)
+    }
+}
+
+impl<T: Refusal + ?Sized> Refusal for &T {
+    fn number(&self) -> Option<Errno> {
+        (**self).number()
+    }
+}
+
+impl Refusal for str {}
+impl Refusal for String {}
+
+/// Which limit of the process may be behind an error number, how high it is, and what is needed.
+fn limit_behind(number: Errno) -> String {
+    match number {
+        Errno::MFILE => format!(
+            "; this process may have {} open files (ulimit -n), and needs about 64, one for each other process of its host, and one \
+             for each connection with other hosts",
+            soft_limit(Resource::Nofile)
+        ),
+        Errno::NOMEM => format!(
+            "; this process may have {} bytes of addresses (ulimit -v), and a communicator needs up to 256 MiB of them; a container \
+             may permit less memory (memory.max)",
+            soft_limit(Resource::As)
+        ),
+        _ => String::new(),
+    }
+}
+
+fn soft_limit(resource: Resource) -> String {
+    rustix::process::getrlimit(resource)
+        .current
+        .map_or_else(|| "any number of".to_string(), |most| most.to_string())
 }
 
 impl fmt::Display for Error {

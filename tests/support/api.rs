@@ -7,7 +7,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
@@ -45,14 +45,14 @@ macro_rules! functions {
             pub last_error: unsafe extern "C" fn(Comm) -> *const c_char,
         }
 
-        fn load(path: &PathBuf) -> Api {
+        /// A library, and its functions while it is loaded.
+        pub fn load(path: &Path) -> (libloading::Library, Api) {
             let library = unsafe { libloading::Library::new(path) }.unwrap_or_else(|error| panic!("{path:?}: {error}"));
             let api = Api {
                 $($name: *unsafe { library.get(stringify!($name).as_bytes()) }.unwrap(),)*
                 last_error: *unsafe { library.get(b"ncclGetLastError") }.unwrap(),
             };
-            std::mem::forget(library);
-            api
+            (library, api)
         }
     };
 }
@@ -106,7 +106,9 @@ pub fn api() -> &'static Api {
     static API: OnceLock<Api> = OnceLock::new();
     API.get_or_init(|| {
         let path = std::env::var_os(super::cluster::LIBRARY).map(PathBuf::from);
-        load(&path.unwrap_or_else(|| super::libraries().join("libnccl.so")))
+        let (library, api) = load(&path.unwrap_or_else(|| super::libraries().join("libnccl.so")));
+        std::mem::forget(library);
+        api
     })
 }
 

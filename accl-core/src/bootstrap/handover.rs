@@ -70,7 +70,7 @@ fn try_fetch(
     };
     match answer {
         Message::Grant => connection.take_descriptor().map(Some).ok_or_else(|| {
-            Error::system("no descriptor came with the shared memory (see ulimit -n)", "EMFILE")
+            Error::system("no descriptor came with the shared memory", rustix::io::Errno::MFILE)
         }),
         other => Err(unexpected(other)),
     }

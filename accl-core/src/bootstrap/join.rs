@@ -327,7 +327,14 @@ impl Membership<'_> {
             (Ok(Message::Go), _) => outcome,
             (Ok(other), _) => Err(unexpected(other)),
             (Err(_), Err(unsaid)) => Err(unsaid),
-            (Err(error), Ok(())) => Err(error),
+            (Err(error), Ok(())) => {
+                // What this process lacks is the reason of all others, too.
+                if error.kind() == ErrorKind::System {
+                    let failure = (error.kind(), error.text().to_string());
+                    let _ = self.hearing.say(&Message::Ready(Some(failure)));
+                }
+                Err(error)
+            }
         }
     }
 }

@@ -37,6 +37,7 @@ pub use links::{
     LinkExpectation, LinkRequest, LinkSink, dial_link, dial_route, expect_links, link_secret, reached,
 };
 pub use presence::Presence;
+pub use service::check_service;
 pub use wire::PeerRecord;
 
 /// The version of messages and of shared memory layouts: builds that differ in it cannot talk to each other.

@@ -12,7 +12,7 @@ use super::tree::{Roster, Shelf};
 use super::worker::Worker;
 use crate::config::Network;
 use crate::error::{Error, Result};
-use crate::os::{network, socket};
+use crate::os::{clock, network, socket};
 use crate::topo::Place;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The service as the rest of the process sees it.
 #[derive(Debug)]
@@ -39,10 +40,20 @@ pub(super) struct Books {
     /// What other threads want to be sent.
     pub(super) outbox: Outbox,
     pub(super) port: Option<Port>,
+    /// Connections cannot be accepted.
+    pub(super) refused: Option<Refused>,
     /// Those who have told others of the port.
     holds: usize,
     /// Of the running thread: wakes it.
     pub(super) waker: Option<Arc<OwnedFd>>,
+}
+
+/// Since when no connection could be accepted, when that was tried last, and why.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    pub(super) since: Instant,
+    pub(super) latest: Instant,
+    pub(super) error: Error,
 }
 
 /// A root, and how its ranks come to it.
@@ -93,6 +104,18 @@ pub(super) struct Port {
 }
 
 static SERVICE: Mutex<Option<Arc<Service>>> = Mutex::new(None);
+
+/// An error (System) if this process has not been able to take connections from other ranks for a while: who waits for these would
+/// wait in vain. A lack of descriptors that passes is none.
+pub fn check_service() -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let service = SERVICE.lock().clone();
+    let refused = service.and_then(|service| service.books.lock().refused.clone());
+    let Some(Refused { since, latest, error }) = refused else { return Ok(()) };
+    // It is tried again and again while somebody is in the queue.
+    let goes_on = clock::now() - latest < PATIENCE;
+    if goes_on && latest - since > PATIENCE { Err(error) } else { Ok(()) }
+}
 
 impl Service {
     /// The service of this process. A forked child gets its own.
@@ -254,9 +277,7 @@ impl Service {
             std::thread::Builder::new()
                 .name("accl-service".to_string())
                 .spawn(move || thread.serve())
-                .map_err(|error| {
-                    Error::system("cannot start the thread by which ranks find each other", error)
-                })?;
+                .map_err(|error| Error::thread("the thread by which ranks find each other", error))?;
             books.waker = Some(waker);
         }
         change(&mut books);

@@ -6,7 +6,7 @@
 use super::auth::{Nonce, Role, Secret, Token};
 use super::links::{LinkRequest, LinkSink};
 use super::root::{Connection, JoinRequest, Outbox};
-use super::service::{Books, Door, Service, strays};
+use super::service::{Books, Door, Refused, Service, strays};
 use super::wire::{MEMBER_BYTES, Message, STRANGER_BYTES};
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, network, random, socket};
@@ -202,12 +202,14 @@ impl Worker {
                 // The port was closed meanwhile.
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return,
                 Err(error) if !socket::is_transient(&error) => {
+                    self.refuse(error);
                     // No descriptors, say: whoever waits in the queue would wake us again at once.
                     clock::sleep(ACCEPT_PAUSE);
                     return;
                 }
                 Err(_) => return,
             };
+            self.service.books.lock().refused = None;
             self.make_room(most_strangers);
             self.last_connection += 1;
             let client = Client {
@@ -223,6 +225,15 @@ impl Worker {
             };
             self.clients.insert(self.last_connection, client);
         }
+    }
+
+    fn refuse(&self, error: std::io::Error) {
+        let now = clock::now();
+        let mut books = self.service.books.lock();
+        let earlier = books.refused.as_ref().filter(|refused| now - refused.latest < Duration::from_secs(1));
+        let since = earlier.map_or(now, |refused| refused.since);
+        let error = Error::system("cannot take a connection from another rank", error);
+        books.refused = Some(Refused { since, latest: now, error });
     }
 
     /// Lets the one go who has been silent for longest if there are too many strangers: ranks say who they are at

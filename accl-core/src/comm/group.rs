@@ -167,8 +167,7 @@ pub(super) fn spawn(name: &str, job: Job) -> Result<()> {
         }
     };
     std::thread::Builder::new().name(name.to_string()).spawn(body).map(|_| ()).map_err(|error| {
-        let error =
-            Error::system("cannot start a thread for a non-blocking call (see ulimit -u, ulimit -v)", error);
+        let error = Error::thread("a thread for a non-blocking call", error);
         let job = kept.lock().take();
         if let Some(job) = job {
             drop(job(Some(error.clone())));
@@ -196,9 +195,8 @@ pub(super) fn run_jobs(jobs: Vec<Job>) -> Result<()> {
             std::thread::Builder::new().name("accl-init".to_string()).spawn_scoped(scope, body)
         };
         let started: std::io::Result<Vec<_>> = slots.iter().map(start).collect();
-        let failure = started.as_ref().err().map(|error| {
-            Error::system("cannot start a thread for a rank of a group (see ulimit -u, ulimit -v)", error)
-        });
+        let failure =
+            started.as_ref().err().map(|error| Error::thread("a thread for a rank of a group", error));
         gate.open(failure.clone());
         if let Some(error) = failure {
             slots.iter().for_each(|slot| drop(take(slot, Some(error.clone()))));

@@ -99,7 +99,7 @@ impl Communicator {
     }
 
     fn try_join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
-        let give_up = || self.check_abort();
+        let give_up = || self.check_abort().and_then(|()| bootstrap::check_service());
         let membership = bootstrap::join(ids, self.request(settings), &give_up)?;
         self.settle(membership, settings, &give_up)
     }

@@ -79,8 +79,10 @@ pub(super) fn missing(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: 
             continue;
         };
         let latest = endpoint.fabric.as_ref().map_or(0, |fabric| fabric.board.latest(*peer));
+        if process::is_stopped(who.pid) {
+            clause.push_str(" is alive but stopped, and");
+        }
         let _ = match arena.block(*peer).state() {
-            _ if process::is_stopped(who.pid) => write!(clause, " is stopped"),
             RankState::Aborted => write!(clause, " has aborted"),
             RankState::Left => write!(clause, " has destroyed its communicator"),
             _ if latest > sequence => write!(clause, " is ahead, in collective #{latest}"),

@@ -259,7 +259,7 @@ impl Engine {
             std::thread::Builder::new()
                 .name("accl-engine".to_string())
                 .spawn(move || Queues::new().serve(engine))
-                .map_err(|error| Error::system("cannot start the thread for host streams", error))?;
+                .map_err(|error| Error::thread("the thread for host streams", error))?;
             engine.started.store(true, Ordering::Release);
         }
         Ok(engine)

@@ -85,7 +85,7 @@ impl Mapping {
 
     fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, bytes: usize) -> Result<Self> {
         let start = start.map_err(|errno| {
-            let what = format!("cannot map {bytes} bytes of memory (see the address-space limit, ulimit -v)");
+            let what = format!("cannot map {bytes} bytes of memory");
             Error::system(what, errno)
         })?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Error::internal("a mapping at address 0"))?;

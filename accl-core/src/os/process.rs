@@ -54,9 +54,7 @@ impl Watch {
             Ok(descriptor) => Ok(Some(Self(descriptor))),
             Err(Errno::NOSYS | Errno::PERM) => Ok(None),
             Err(Errno::SRCH) => Err(Error::remote(format!("process {pid} ended"))),
-            Err(errno) => {
-                Err(Error::system(format!("cannot watch process {pid} (see ulimit -n, ulimit -v)"), errno))
-            }
+            Err(errno) => Err(Error::system(format!("cannot watch process {pid}"), errno)),
         }
     }
 

@@ -37,7 +37,7 @@ pub fn measure() -> Result<Machine> {
     drop(Mapping::anonymous(3 * MEMORY_BYTES / 2)?);
     // A thread of its own, since it goes from processor to processor.
     let thread = std::thread::Builder::new().name("accl-tune".into()).spawn(figures);
-    let thread = thread.map_err(|error| Error::system("cannot start a thread", error))?;
+    let thread = thread.map_err(|error| Error::thread("a thread that measures", error))?;
     let figures = thread.join().map_err(|_| Error::internal("measuring ended early"))??;
     let values = Machine::default().values();
     let measured = |name: &str| figures.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);

@@ -172,7 +172,7 @@ fn take_turns(
     };
     std::thread::scope(|scope| {
         let follower = std::thread::Builder::new().name("accl-tune".into()).spawn_scoped(scope, follow);
-        let follower = follower.map_err(|error| Error::system("cannot start a thread", error))?;
+        let follower = follower.map_err(|error| Error::thread("a thread that measures", error))?;
         let ready = turn.wait(READY, 1) && cpu::run_on(&cpus[..1]);
         let begin = clock::now();
         let (mut samples, mut first) = (Vec::with_capacity(SAMPLES), FIRST);

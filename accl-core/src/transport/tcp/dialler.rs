@@ -42,9 +42,10 @@ impl Dialler {
             (queue.threads, queue.pid) = (0, process::id());
         }
         if queue.threads < self.most_threads {
-            std::thread::Builder::new().name("accl-dial".to_string()).spawn(|| self.serve()).map_err(
-                |error| Error::system("cannot start a thread that connects with other hosts", error),
-            )?;
+            std::thread::Builder::new()
+                .name("accl-dial".to_string())
+                .spawn(|| self.serve())
+                .map_err(|error| Error::thread("a thread that connects with other hosts", error))?;
             queue.threads += 1;
         }
         queue.jobs.push_back(Box::new(job));

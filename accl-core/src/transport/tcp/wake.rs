@@ -296,7 +296,7 @@ impl Watcher {
         std::thread::Builder::new()
             .name("accl-network".to_string())
             .spawn(move || serving.serve())
-            .map_err(|error| Error::system("cannot start the thread that watches sockets", error))?;
+            .map_err(|error| Error::thread("the thread that watches sockets", error))?;
         *slot = Some(watcher.clone());
         Ok((watcher, number))
     }
