@@ -3,15 +3,24 @@
 use std::ffi::{c_int, c_void};
 
 use accl_core::Result;
-use accl_core::comm::Communicator;
+use accl_core::comm::{Arguments, Communicator};
 use accl_core::engine::HostStream;
+use accl_core::telemetry::log;
 
 use crate::abi::*;
 use crate::{config, handle};
 
-/// What all collectives of a call share.
+/// A call as it came in.
 struct Call {
+    name: &'static str,
+    send: *const c_void,
+    recv: *mut c_void,
     count: usize,
+    datatype: ncclDataType_t,
+    /// 0 where there is none.
+    op: ncclRedOp_t,
+    /// 0 where there is none.
+    root: c_int,
     comm: ncclComm_t,
     stream: cudaStream_t,
     /// NULL for the plain calls.
@@ -26,7 +35,7 @@ impl Call {
     /// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
     #[inline]
     unsafe fn run<T>(
-        self,
+        &self,
         parse: impl FnOnce(&Communicator) -> Result<T>,
         start: impl FnOnce(&Communicator, T, Option<&HostStream>) -> Result<()>,
     ) -> Result<()> {
@@ -37,8 +46,25 @@ impl Call {
             // SAFETY: promised.
             unsafe { config::check_collective(self.config) }?;
             let stream = handle::collective_stream(self.stream, self.count)?;
+            if log::follows_calls() {
+                self.say(&comm);
+            }
             start(&comm, parsed, stream.as_deref())
         })
+    }
+
+    #[cold]
+    fn say(&self, comm: &Communicator) {
+        comm.say_call(&Arguments {
+            name: self.name,
+            send: self.send as usize,
+            recv: self.recv as usize,
+            count: self.count,
+            dtype: self.datatype.cast_signed(),
+            op: self.op.cast_signed(),
+            root: self.root,
+            stream: self.stream as usize,
+        });
     }
 }
 
@@ -48,9 +74,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "AllReduce", send: sendbuff, recv: recvbuff, count, datatype, op, root: 0, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { all_reduce_call(call, sendbuff, recvbuff, datatype, op) }
+        unsafe { all_reduce_call(call) }
     }
 
     /// Everyone gets the reduction of all inputs; with a configuration of the call.
@@ -58,9 +84,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count, comm, stream, config };
+        let call = Call { name: "AllReduce", send: sendbuff, recv: recvbuff, count, datatype, op, root: 0, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { all_reduce_call(call, sendbuff, recvbuff, datatype, op) }
+        unsafe { all_reduce_call(call) }
     }
 
     /// The root gets the reduction of all inputs.
@@ -68,9 +94,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "Reduce", send: sendbuff, recv: recvbuff, count, datatype, op, root, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { reduce_call(call, sendbuff, recvbuff, datatype, op, root) }
+        unsafe { reduce_call(call) }
     }
 
     /// The root gets the reduction of all inputs; with a configuration of the call.
@@ -79,9 +105,9 @@ face! {
         op: ncclRedOp_t, root: c_int, comm: ncclComm_t, stream: cudaStream_t,
         config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count, comm, stream, config };
+        let call = Call { name: "Reduce", send: sendbuff, recv: recvbuff, count, datatype, op, root, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { reduce_call(call, sendbuff, recvbuff, datatype, op, root) }
+        unsafe { reduce_call(call) }
     }
 
     /// Everyone gets the root's input.
@@ -89,9 +115,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         root: c_int, comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "Broadcast", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { broadcast_call(call, sendbuff, recvbuff, datatype, root) }
+        unsafe { broadcast_call(call) }
     }
 
     /// Everyone gets the root's input; with a configuration of the call.
@@ -99,9 +125,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count, comm, stream, config };
+        let call = Call { name: "Broadcast", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { broadcast_call(call, sendbuff, recvbuff, datatype, root) }
+        unsafe { broadcast_call(call) }
     }
 
     /// Everyone gets all inputs, by rank.
@@ -109,9 +135,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t,
         comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count: sendcount, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "AllGather", send: sendbuff, recv: recvbuff, count: sendcount, datatype, op: 0, root: 0, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { all_gather_call(call, sendbuff, recvbuff, datatype) }
+        unsafe { all_gather_call(call) }
     }
 
     /// Everyone gets all inputs, by rank; with a configuration of the call.
@@ -119,9 +145,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: ncclDataType_t,
         comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count: sendcount, comm, stream, config };
+        let call = Call { name: "AllGather", send: sendbuff, recv: recvbuff, count: sendcount, datatype, op: 0, root: 0, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { all_gather_call(call, sendbuff, recvbuff, datatype) }
+        unsafe { all_gather_call(call) }
     }
 
     /// Rank r gets part r of the reduction.
@@ -129,9 +155,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t,
         op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count: recvcount, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "ReduceScatter", send: sendbuff, recv: recvbuff, count: recvcount, datatype, op, root: 0, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { reduce_scatter_call(call, sendbuff, recvbuff, datatype, op) }
+        unsafe { reduce_scatter_call(call) }
     }
 
     /// Rank r gets part r of the reduction; with a configuration of the call.
@@ -139,9 +165,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: ncclDataType_t,
         op: ncclRedOp_t, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count: recvcount, comm, stream, config };
+        let call = Call { name: "ReduceScatter", send: sendbuff, recv: recvbuff, count: recvcount, datatype, op, root: 0, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { reduce_scatter_call(call, sendbuff, recvbuff, datatype, op) }
+        unsafe { reduce_scatter_call(call) }
     }
 
     /// Rank r gets part r of everyone's input.
@@ -149,9 +175,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "AlltoAll", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root: 0, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { all_to_all_call(call, sendbuff, recvbuff, datatype) }
+        unsafe { all_to_all_call(call) }
     }
 
     /// Rank r gets part r of everyone's input; with a configuration of the call.
@@ -159,9 +185,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count, comm, stream, config };
+        let call = Call { name: "AlltoAll", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root: 0, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { all_to_all_call(call, sendbuff, recvbuff, datatype) }
+        unsafe { all_to_all_call(call) }
     }
 
     /// The root gets all inputs, by rank.
@@ -169,9 +195,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         root: c_int, comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "Gather", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { gather_call(call, sendbuff, recvbuff, datatype, root) }
+        unsafe { gather_call(call) }
     }
 
     /// The root gets all inputs, by rank; with a configuration of the call.
@@ -179,9 +205,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count, comm, stream, config };
+        let call = Call { name: "Gather", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { gather_call(call, sendbuff, recvbuff, datatype, root) }
+        unsafe { gather_call(call) }
     }
 
     /// Rank r gets part r of the root's input.
@@ -189,9 +215,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         root: c_int, comm: ncclComm_t, stream: cudaStream_t,
     ) {
-        let call = Call { count, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "Scatter", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { scatter_call(call, sendbuff, recvbuff, datatype, root) }
+        unsafe { scatter_call(call) }
     }
 
     /// Rank r gets part r of the root's input; with a configuration of the call.
@@ -199,9 +225,9 @@ face! {
         sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: ncclDataType_t,
         root: c_int, comm: ncclComm_t, stream: cudaStream_t, config: *const ncclCollConfig_t,
     ) {
-        let call = Call { count, comm, stream, config };
+        let call = Call { name: "Scatter", send: sendbuff, recv: recvbuff, count, datatype, op: 0, root, comm, stream, config };
         // SAFETY: the header asks for a valid configuration or NULL.
-        unsafe { scatter_call(call, sendbuff, recvbuff, datatype, root) }
+        unsafe { scatter_call(call) }
     }
 
     /// The broadcast in place.
@@ -209,24 +235,19 @@ face! {
         buff: *mut c_void, count: usize, datatype: ncclDataType_t, root: c_int, comm: ncclComm_t,
         stream: cudaStream_t,
     ) {
-        let call = Call { count, comm, stream, config: std::ptr::null() };
+        let call = Call { name: "Broadcast", send: buff, recv: buff, count, datatype, op: 0, root, comm, stream, config: std::ptr::null() };
         // SAFETY: no configuration is given.
-        unsafe { broadcast_call(call, buff, buff, datatype, root) }
+        unsafe { broadcast_call(call) }
     }
 }
 
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn all_reduce_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-    op: ncclRedOp_t,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
-    let parse = |comm: &Communicator| Ok((handle::data_type(datatype)?, comm.operator(op.cast_signed())?));
+unsafe fn all_reduce_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
+    let parse =
+        |comm: &Communicator| Ok((handle::data_type(call.datatype)?, comm.operator(call.op.cast_signed())?));
     // SAFETY: promised.
     unsafe {
         call.run(parse, |comm, (data_type, op), stream| {
@@ -238,20 +259,13 @@ unsafe fn all_reduce_call(
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn reduce_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-    op: ncclRedOp_t,
-    root: c_int,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+unsafe fn reduce_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
     let parse = |comm: &Communicator| {
         Ok((
-            handle::rank(comm, root, "root")?,
-            handle::data_type(datatype)?,
-            comm.operator(op.cast_signed())?,
+            handle::rank(comm, call.root, "root")?,
+            handle::data_type(call.datatype)?,
+            comm.operator(call.op.cast_signed())?,
         ))
     };
     // SAFETY: promised.
@@ -265,15 +279,10 @@ unsafe fn reduce_call(
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn broadcast_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-    root: c_int,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
-    let parse = |comm: &Communicator| Ok((handle::rank(comm, root, "root")?, handle::data_type(datatype)?));
+unsafe fn broadcast_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
+    let parse =
+        |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
         call.run(parse, |comm, (root, data_type), stream| {
@@ -285,17 +294,12 @@ unsafe fn broadcast_call(
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn all_gather_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+unsafe fn all_gather_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
     // SAFETY: promised.
     unsafe {
         call.run(
-            |_| handle::data_type(datatype),
+            |_| handle::data_type(call.datatype),
             |comm, data_type, stream| comm.all_gather(send, recv, count_elems, data_type, stream),
         )
     }
@@ -304,15 +308,10 @@ unsafe fn all_gather_call(
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn reduce_scatter_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-    op: ncclRedOp_t,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
-    let parse = |comm: &Communicator| Ok((handle::data_type(datatype)?, comm.operator(op.cast_signed())?));
+unsafe fn reduce_scatter_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
+    let parse =
+        |comm: &Communicator| Ok((handle::data_type(call.datatype)?, comm.operator(call.op.cast_signed())?));
     // SAFETY: promised.
     unsafe {
         call.run(parse, |comm, (data_type, op), stream| {
@@ -324,17 +323,12 @@ unsafe fn reduce_scatter_call(
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn all_to_all_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
+unsafe fn all_to_all_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
     // SAFETY: promised.
     unsafe {
         call.run(
-            |_| handle::data_type(datatype),
+            |_| handle::data_type(call.datatype),
             |comm, data_type, stream| comm.all_to_all(send, recv, count_elems, data_type, stream),
         )
     }
@@ -343,15 +337,10 @@ unsafe fn all_to_all_call(
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn gather_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-    root: c_int,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
-    let parse = |comm: &Communicator| Ok((handle::rank(comm, root, "root")?, handle::data_type(datatype)?));
+unsafe fn gather_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
+    let parse =
+        |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
         call.run(parse, |comm, (root, data_type), stream| {
@@ -363,15 +352,10 @@ unsafe fn gather_call(
 /// # Safety
 /// As for [`Call::run`].
 #[inline]
-unsafe fn scatter_call(
-    call: Call,
-    send: *const c_void,
-    recv: *mut c_void,
-    datatype: ncclDataType_t,
-    root: c_int,
-) -> Result<()> {
-    let (send, recv, count_elems) = (handle::buffer(send), handle::buffer(recv), call.count);
-    let parse = |comm: &Communicator| Ok((handle::rank(comm, root, "root")?, handle::data_type(datatype)?));
+unsafe fn scatter_call(call: Call) -> Result<()> {
+    let (send, recv, count_elems) = (handle::buffer(call.send), handle::buffer(call.recv), call.count);
+    let parse =
+        |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
         call.run(parse, |comm, (root, data_type), stream| {

@@ -3,8 +3,9 @@
 use std::ffi::{c_int, c_void};
 
 use accl_core::Result;
-use accl_core::comm::Communicator;
+use accl_core::comm::{Arguments, Communicator};
 use accl_core::engine::HostStream;
+use accl_core::telemetry::log;
 use accl_core::types::DataType;
 
 use crate::abi::*;
@@ -17,9 +18,8 @@ face! {
         comm: ncclComm_t, stream: cudaStream_t,
     ) {
         let buffer = handle::buffer(sendbuff);
-        with_peer(comm, peer, datatype, stream, |comm, peer, data_type, stream| {
-            comm.send(buffer, count, data_type, peer, stream)
-        })
+        let call = Call { name: "Send", buffer: sendbuff, count, datatype, peer, comm, stream };
+        call.run(|comm, peer, data_type, stream| comm.send(buffer, count, data_type, peer, stream))
     }
 
     /// Receives `count` elements from `peer`.
@@ -28,27 +28,53 @@ face! {
         comm: ncclComm_t, stream: cudaStream_t,
     ) {
         let buffer = handle::buffer(recvbuff);
-        with_peer(comm, peer, datatype, stream, |comm, peer, data_type, stream| {
-            comm.recv(buffer, count, data_type, peer, stream)
-        })
+        let call = Call { name: "Recv", buffer: recvbuff, count, datatype, peer, comm, stream };
+        call.run(|comm, peer, data_type, stream| comm.recv(buffer, count, data_type, peer, stream))
     }
 }
 
-/// The checks of §5.1 in order. A count of 0 is no way out here: it matches its partner.
-#[inline]
-fn with_peer(
-    comm: ncclComm_t,
-    peer: c_int,
+/// A call as it came in.
+struct Call {
+    name: &'static str,
+    buffer: *const c_void,
+    count: usize,
     datatype: ncclDataType_t,
+    peer: c_int,
+    comm: ncclComm_t,
     stream: cudaStream_t,
-    start: impl FnOnce(&Communicator, usize, DataType, Option<&HostStream>) -> Result<()>,
-) -> Result<()> {
-    let comm = handle::communicator(comm)?;
-    handle::recorded(&comm, || {
-        comm.check_usable()?;
-        let peer = handle::rank(&comm, peer, "peer")?;
-        let data_type = handle::data_type(datatype)?;
-        let stream = handle::stream(stream)?;
-        start(&comm, peer, data_type, stream.as_deref())
-    })
+}
+
+impl Call {
+    /// The checks of §5.1 in order, then `start`. A count of 0 is no way out here: it matches its partner.
+    #[inline]
+    fn run(
+        &self,
+        start: impl FnOnce(&Communicator, usize, DataType, Option<&HostStream>) -> Result<()>,
+    ) -> Result<()> {
+        let comm = handle::communicator(self.comm)?;
+        handle::recorded(&comm, || {
+            comm.check_usable()?;
+            let peer = handle::rank(&comm, self.peer, "peer")?;
+            let data_type = handle::data_type(self.datatype)?;
+            let stream = handle::stream(self.stream)?;
+            if log::follows_calls() {
+                self.say(&comm);
+            }
+            start(&comm, peer, data_type, stream.as_deref())
+        })
+    }
+
+    #[cold]
+    fn say(&self, comm: &Communicator) {
+        comm.say_call(&Arguments {
+            name: self.name,
+            send: 0,
+            recv: self.buffer as usize,
+            count: self.count,
+            dtype: self.datatype.cast_signed(),
+            op: 0,
+            root: self.peer,
+            stream: self.stream as usize,
+        });
+    }
 }

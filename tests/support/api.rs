@@ -42,6 +42,7 @@ macro_rules! functions {
         #[allow(non_snake_case)]
         pub struct Api {
             $(pub $name: unsafe extern "C" fn($($arg),*) -> c_int,)*
+            pub reset_debug: unsafe extern "C" fn(),
             pub last_error: unsafe extern "C" fn(Comm) -> *const c_char,
         }
 
@@ -50,6 +51,7 @@ macro_rules! functions {
             let library = unsafe { libloading::Library::new(path) }.unwrap_or_else(|error| panic!("{path:?}: {error}"));
             let api = Api {
                 $($name: *unsafe { library.get(stringify!($name).as_bytes()) }.unwrap(),)*
+                reset_debug: *unsafe { library.get(b"ncclResetDebugInit") }.unwrap(),
                 last_error: *unsafe { library.get(b"ncclGetLastError") }.unwrap(),
             };
             (library, api)

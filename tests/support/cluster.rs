@@ -10,6 +10,8 @@
 
 use super::api::{Api, Comm, UniqueId, api};
 use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,8 @@ pub struct Cluster {
     hosts: Option<usize>,
     /// The commands that start processes elsewhere, in turn, and where the first one can be met from there.
     places: Option<(Vec<Vec<OsString>>, String)>,
+    /// Where process n puts its standard output, as the file `n`; none throws it away.
+    output: Option<PathBuf>,
     limit: Duration,
 }
 
@@ -73,6 +77,7 @@ impl Cluster {
             environment: Vec::new(),
             hosts: None,
             places: None,
+            output: None,
             limit,
         }
     }
@@ -105,6 +110,12 @@ impl Cluster {
             std::iter::once(program).chain(command.get_args().map(OsString::from)).collect()
         };
         self.places = Some((commands.map(words).collect(), address.to_string()));
+        self
+    }
+
+    /// Keeps what processes write on standard output: process n in the file `n` of this directory.
+    pub fn output(mut self, directory: &Path) -> Self {
+        self.output = Some(directory.to_path_buf());
         self
     }
 
@@ -188,7 +199,9 @@ impl Cluster {
         if let Some(hosts) = self.hosts {
             command.env("NCCL_HOSTID", format!("host {}", process % hosts));
         }
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        let output = self.output.as_ref().map(|to| File::create(to.join(process.to_string())).unwrap());
+        command.stdin(Stdio::null()).stdout(output.map_or_else(Stdio::null, Stdio::from));
+        command.stderr(Stdio::piped()).spawn().unwrap()
     }
 }
 

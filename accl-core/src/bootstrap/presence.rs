@@ -3,8 +3,10 @@
 use super::service::Service;
 use super::wire::{HOST_BYTES, MOST_ADDRESSES, PeerRecord};
 use crate::config::Network;
+use crate::config::subsystem::BOOTSTRAP;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{network, process};
+use crate::telemetry::log;
 use crate::topo::{Candidate, Place, Uplink, candidates, fnv1a};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,6 +43,9 @@ impl Presence {
             Err(error) => (0, Some(why_no_port(settings, &error))),
         };
         let chosen = restricted || settings.family.is_some();
+        if let Some(best) = told.first().filter(|_| port > 0) {
+            log::info_once(BOOTSTRAP, &format!("Bootstrap: Using {}:{}<{port}>", best.interface, best.ip));
+        }
         let problem = no_port.or_else(|| no_address.map(|error| (error, chosen)));
         let addresses = told.into_iter().map(|one| one.ip).collect();
         Ok(Self { service, port, addresses, host_id, holds, problem })

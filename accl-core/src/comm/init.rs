@@ -1,11 +1,12 @@
 //! How a communicator comes to be: its ranks join, share memory, and take their seats.
 
+use super::announce::{Maker, Making, Part, say_network};
 use super::describe::Way;
 use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
-use crate::config::{Settings, subsystem};
+use crate::config::Settings;
 use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
 use crate::os::clock;
@@ -19,6 +20,9 @@ use crate::transport::tcp::{ControlHandle, Network, World};
 use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What the log calls [`Communicator::init`].
+const INIT_RANK: &str = "ncclCommInitRank";
 
 impl Communicator {
     /// Joins the ranks that hold the same ids, at most as many as there are ranks: each gathers a share of them.
@@ -53,8 +57,8 @@ impl Communicator {
             let ids = ids.to_vec();
             let job = move |dropped: Option<Error>| {
                 let joining = &background.0;
-                let outcome =
-                    dropped.map_or_else(|| joining.join(&ids, &settings), |error| joining.refuse(error));
+                let outcome = dropped
+                    .map_or_else(|| joining.join(INIT_RANK, &ids, &settings), |error| joining.refuse(error));
                 if let (Err(_), true, Some(failed)) = (&outcome, blocking, failed) {
                     failed();
                 }
@@ -62,7 +66,7 @@ impl Communicator {
             };
             group::defer_or_spawn(&communicator, blocking, "accl-init", Box::new(job))?;
         } else {
-            communicator.join(ids, &settings)?;
+            communicator.join(INIT_RANK, ids, &settings)?;
         }
         Ok(communicator)
     }
@@ -73,10 +77,13 @@ impl Communicator {
         let config = CommConfig::default();
         let communicators: Vec<_> = (0..ranks).map(|rank| Self::new(ranks, rank, config.clone())).collect();
         let settings = Settings::load()?;
+        telemetry::log::configure(&settings);
+        telemetry::version();
         let jobs = communicators.iter().map(|communicator| {
             let (joining, settings) = (communicator.clone(), settings.clone());
-            let join =
-                move |dropped: Option<Error>| dropped.map_or_else(|| joining.join(&[id], &settings), Err);
+            let join = move |dropped: Option<Error>| {
+                dropped.map_or_else(|| joining.join("ncclCommInitAll", &[id], &settings), Err)
+            };
             Box::new(join) as group::Job
         });
         group::run_jobs(jobs.collect())?;
@@ -89,19 +96,21 @@ impl Communicator {
         Err(error)
     }
 
-    /// Joins, and makes a failure the communicator's.
-    pub(super) fn join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
-        let outcome = self.try_join(ids, settings);
+    /// Joins, and makes a failure the communicator's; `function` is what the log calls it.
+    pub(super) fn join(&self, function: &'static str, ids: &[UniqueId], settings: &Settings) -> Result<()> {
+        let outcome = self.try_join(function, ids, settings);
         if let Err(error) = &outcome {
             self.store_error(error);
         }
         outcome
     }
 
-    fn try_join(&self, ids: &[UniqueId], settings: &Settings) -> Result<()> {
+    fn try_join(&self, function: &'static str, ids: &[UniqueId], settings: &Settings) -> Result<()> {
         let give_up = || self.check_abort().and_then(|()| bootstrap::check_service());
+        let number = ids.first().map_or(Ok(0), UniqueId::number)?;
+        let making = self.say_start(Maker::Id(function, number));
         let membership = bootstrap::join(ids, self.request(settings), &give_up)?;
-        self.settle(membership, settings, &give_up)
+        self.settle(membership, settings, making, &give_up)
     }
 
     /// What a rank asks for that joins.
@@ -120,22 +129,11 @@ impl Communicator {
         &self,
         membership: bootstrap::Membership<'_>,
         settings: &Settings,
+        mut making: Making,
         give_up: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
+        making.ends(Part::Bootstrap);
         let (peers, secret) = (membership.peers.to_vec(), membership.secret);
-        let say = |what: &str| {
-            let of_secret = u64::from_be_bytes(secret.token()[..8].try_into().unwrap_or_default());
-            let (comm, rank, ranks) = (self.key(), self.rank(), self.ranks());
-            let head = if what == "START" { format!("[Rank {rank}] ") } else { String::new() };
-            telemetry::log::info(
-                subsystem::INIT,
-                format_args!(
-                    "{head}ncclCommInitRank comm {comm:#x} rank {rank} nranks {ranks} cudaDev -1 nvmlDev -1 busId 0 commId \
-                     {of_secret:#x} - Init {what}"
-                ),
-            );
-        };
-        say("START");
         let still_wanted = || give_up().and_then(|()| membership.check_verdict());
         // Data that must cross hosts needs all of them within reach: this is the rank's own part of that.
         let alone = peers.iter().all(|peer| peer.shares_host(&peers[self.rank()]));
@@ -149,10 +147,13 @@ impl Communicator {
         }
         let reachable = if alone { Ok(()) } else { membership.check_reachable() };
         let prepared = reachable.and_then(|()| self.prepare(&peers, secret, settings, &still_wanted));
+        making.ends(Part::Alloc);
         let outcome = prepared.as_ref().map(|_| ()).map_err(Clone::clone);
         membership.confirm(outcome)?;
+        making.ends(Part::Allgathers);
         self.take_seat(prepared?, peers, secret, settings)?;
-        say("COMPLETE");
+        making.ends(Part::Connections);
+        self.say_complete(&making);
         Ok(())
     }
 
@@ -176,6 +177,7 @@ impl Communicator {
         let block = sharing.arena.block(rank);
         block.probe().store(std::ptr::from_ref(probe_word()?) as u64, Ordering::Release);
         let network = if members.local() < peers.len() {
+            say_network(&peers[rank]);
             Some(self.network(peers, secret, settings, &sharing.arena)?)
         } else {
             None

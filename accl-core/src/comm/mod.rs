@@ -3,6 +3,7 @@
 //! A [`Communicator`] is one rank's handle; it is cheap to clone and may be used from any thread. Operations of
 //! one communicator take turns; different communicators are independent of each other.
 
+mod announce;
 mod collectives;
 mod describe;
 mod explain;
@@ -15,6 +16,7 @@ mod share;
 mod split;
 
 pub use crate::engine::{Operator, Scale as ScalarSource};
+pub use announce::Arguments;
 pub use describe::describe_process;
 pub use explain::Explanation;
 pub use split::ChildDone;

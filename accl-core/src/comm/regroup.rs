@@ -4,6 +4,7 @@
 //! which may be broken: in the process of the one that will be rank 0, by a secret derived from the old one and from how often they
 //! have done so. All ranks that are meant make these calls in the same order, so they count alike.
 
+use super::announce::Maker;
 use super::split::ChildDone;
 use super::{CommConfig, Communicator};
 use crate::bootstrap::{self, UniqueId};
@@ -91,9 +92,10 @@ impl Communicator {
             self.check_abort()?;
             members.iter().try_for_each(|member| joined.seat.check_peer(*member))
         };
+        let making = child.say_start(Maker::Parent("ncclCommShrink", self.key(), number + 1, 0, rank as i32));
         let met = bootstrap::rejoin(&joined.peers[*first], secret, child.request(&settings), &give_up);
         let met = met.map_err(|error| error.within(format!("{} meet again", named_ranks(members))))?;
-        child.settle(met, &settings, &give_up)?;
+        child.settle(met, &settings, making, &give_up)?;
         Ok(child)
     }
 
@@ -145,7 +147,7 @@ impl Communicator {
         let settings = settings?;
         let config = config.overridden(&settings);
         let child = self.child(ranks, self.rank(), config);
-        child.join(&[id], &settings)?;
+        child.join("ncclCommGrow", &[id], &settings)?;
         Ok(child)
     }
 }

@@ -1,5 +1,6 @@
 //! Splits: the ranks of a communicator tell each other their colours, and each colour becomes a communicator.
 
+use super::announce::{Maker, Part};
 use super::{CommConfig, Communicator, group};
 use crate::bootstrap::PeerRecord;
 use crate::config::Settings;
@@ -86,6 +87,9 @@ impl Communicator {
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
             (self.child(members.len(), rank, config), peers, secret)
         });
+        let making = child.as_ref().map(|(child, ..)| {
+            child.say_start(Maker::Parent("ncclCommSplit", self.key(), number + 1, code, key))
+        });
         // The memory of the new communicator comes from the process of its first rank on each host.
         let leader = members
             .iter()
@@ -107,7 +111,11 @@ impl Communicator {
         let prepared = early.unwrap_or_else(prepare);
         self.verdict(prepared.as_ref().err())?;
         let (Some((child, peers, secret)), Some(prepared)) = (child, prepared?) else { return Ok(None) };
+        let Some(mut making) = making else { return Ok(None) };
+        making.ends(Part::Alloc);
         child.take_seat(prepared, peers, secret, &settings?)?;
+        making.ends(Part::Connections);
+        child.say_complete(&making);
         Ok(Some(child))
     }
 

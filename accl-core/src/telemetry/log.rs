@@ -80,6 +80,19 @@ pub fn info(subsystems: u32, text: fmt::Arguments<'_>) {
     }
 }
 
+/// The same, once in a process for each text.
+pub fn info_once(subsystems: u32, text: &str) {
+    if shows(subsystems) && is_new(text) {
+        write(Shape::Info, format_args!("{text}"));
+    }
+}
+
+/// True if nothing was said in these words.
+fn is_new(text: &str) -> bool {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    SAID.lock().insert(text.to_string())
+}
+
 /// A call with its arguments, if those are shown.
 pub fn call(text: fmt::Arguments<'_>) {
     if shows_calls() {
@@ -106,21 +119,11 @@ pub(super) fn write(shape: Shape, text: fmt::Arguments<'_>) {
 /// Takes over the settings of a new communicator, and says, once for each, what is set and what is wrong with it.
 pub fn configure(settings: &Settings) {
     apply(&settings.log);
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let first_time = |text: &String| SAID.lock().insert(text.clone());
-    for warning in settings.report.warnings.iter().filter(|text| first_time(text)) {
+    for warning in settings.report.warnings.iter().filter(|text| is_new(text)) {
         super::warn(warning);
     }
-    if !shows(ENV) {
-        return;
-    }
-    let lines = settings
-        .report
-        .given
-        .iter()
-        .map(|(name, value, origin)| format!("{name} set by {origin} to {value}."));
-    for line in lines.filter(first_time) {
-        info(ENV, format_args!("{line}"));
+    for (name, value, origin) in settings.report.given.iter().filter(|_| shows(ENV)) {
+        info_once(ENV, &format!("{name} set by {origin} to {value}."));
     }
 }
 

@@ -103,6 +103,11 @@ impl Recorder {
         self.store(live::COLLECTIVES_BEGUN, number);
     }
 
+    /// How many operations have begun.
+    pub fn operations(&self) -> u64 {
+        self.load(live::COLLECTIVES_BEGUN) + self.load(live::TRANSFERS_BEGUN)
+    }
+
     /// All collective operations up to this one are done.
     #[inline]
     pub fn complete(&self, number: u64) {

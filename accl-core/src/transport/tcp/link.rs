@@ -7,9 +7,11 @@ use super::dialler;
 use super::network::{Network, World};
 use super::wake::{Listened, Watched};
 use crate::bootstrap::{self, LinkRequest};
+use crate::config::subsystem;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, network, tcp};
 use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
+use crate::telemetry::log;
 use crate::topo::{Route, interface_of, routes};
 use crate::transport::shm::Lane;
 use crate::types::Rank;
@@ -156,10 +158,27 @@ impl Link {
             whom: world.named(&[self.peer]),
             patience: world.patience,
         };
+        self.say_connected(index, &socket);
         let watched = Watched::new(socket.as_fd(), &world.arena, world.rank, listened)?;
         self.stripes[index].get_or_init(|| Connection { watched, socket });
         self.width.fetch_max(index + 1, Ordering::Release);
         Ok(())
+    }
+
+    fn say_connected(&self, index: usize, socket: &OwnedFd) {
+        let subsystems = subsystem::INIT | subsystem::NET;
+        if !log::shows(subsystems) {
+            return;
+        }
+        let (world, lane) = (self.network.world(), self.lane as u8);
+        let (own, peer, local) = (world.rank, self.peer, network::local_ip(socket.as_fd()));
+        // The number that the address has where the log tells which ones are used.
+        let device = world.peers[own].addresses.iter().position(|ip| Some(*ip) == local);
+        let device = device.map_or_else(String::new, |device| format!("/{device}"));
+        log::info(
+            subsystems,
+            format_args!("Channel {index:02}/{lane} : {own}[0] -> {peer}[0] [send] via NET/Socket{device}"),
+        );
     }
 
     /// The two ends of one, over this host's own addresses, between rank 0 and rank 1 of a communicator.
