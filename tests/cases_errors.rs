@@ -227,7 +227,7 @@ fn a_peer_is_killed() {
     check(
         &ended[0].stderr,
         REMOTE_ERROR,
-        &["rank 1 (process ", "ended", "AllReduce(1 × int32, sum) (collective #2)"],
+        &["rank 1 (process ", "ended", "AllReduce(1 × int32, sum) (collective #2)", "shrink or abort"],
     );
 }
 
