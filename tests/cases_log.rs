@@ -8,6 +8,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::ptr::null_mut;
 use support::api::{Comm, INT32, INVALID_ARGUMENT, SUM};
 use support::cluster::{Cluster, Rank, Scenario, work};
@@ -329,6 +330,22 @@ fn the_level_changes_while_a_job_runs() {
     for (_, lines) in &logs {
         assert!(only(lines, "INFO", "AllReduce: ").contains("opCount 1 "), "{lines:?}");
     }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// C67: beside a log in a file, the bench's table has standard output for itself.
+#[test]
+fn the_bench_keeps_its_output() {
+    let directory = scratch("bench");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_accl-bench"));
+    command.args(["all_reduce", "-g", "2", "-b", "8", "-e", "64", "-n", "2", "--lib"]);
+    command.arg(support::libraries().join("libnccl.so"));
+    command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_SUBSYS", "ALL");
+    command.env("NCCL_DEBUG_FILE", directory.join("log.%p"));
+    let output = String::from_utf8(support::run(&mut command).stdout).unwrap();
+    assert!(!output.contains("NCCL INFO") && output.contains("# "), "{output}");
+    let logs = logs(&directory);
+    assert_eq!(logs.iter().filter(|(_, lines)| !texts(lines, "INFO", "AllReduce: ").is_empty()).count(), 2);
     std::fs::remove_dir_all(directory).unwrap();
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn report(function: &str, error: &Error) -> ncclResult_t {
 #[cold]
 pub(crate) fn note(function: &str, error: &Error) -> ncclResult_t {
     if error.kind() != ErrorKind::InProgress {
-        remember(&[function, ": ", error.text()]);
+        remember(&[function, ": ", error.text(), " (", name_of(code(error.kind())), ")"]);
     }
     code(error.kind())
 }
@@ -73,6 +73,21 @@ fn remember(parts: &[&str]) {
 #[cfg(test)]
 pub(crate) fn last_text() -> String {
     String::from_utf8_lossy(CStr::from_bytes_until_nul(&LAST.lock().0).unwrap().to_bytes()).into_owned()
+}
+
+/// The name of a failure's code, by which docs/errors.md has a section on it.
+fn name_of(result: ncclResult_t) -> &'static str {
+    match result {
+        ncclUnhandledCudaError => "ncclUnhandledCudaError",
+        ncclSystemError => "ncclSystemError",
+        ncclInternalError => "ncclInternalError",
+        ncclInvalidArgument => "ncclInvalidArgument",
+        ncclInvalidUsage => "ncclInvalidUsage",
+        ncclRemoteError => "ncclRemoteError",
+        ncclInProgress => "ncclInProgress",
+        ncclTimeout => "ncclTimeout",
+        _ => "unknown code",
+    }
 }
 
 /// The text of a code, as programs print it.

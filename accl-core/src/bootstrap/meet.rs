@@ -159,7 +159,11 @@ fn reach_agreed<'a>(
                 if clock::now() >= deadline {
                     let why =
                         outcome.err().map_or_else(|| "no addresses".to_string(), |error| error.to_string());
-                    return Err(Error::system(format!("{} of NCCL_COMM_ID is not known", address.host), why));
+                    let what = format!(
+                        "no address is known of {}, the host of NCCL_COMM_ID={} (correct the name, or write rank 0's IP address)",
+                        address.host, address.text
+                    );
+                    return Err(Error::system(what, why));
                 }
                 clock::sleep(Duration::from_millis(100));
             }

@@ -256,7 +256,8 @@ impl Root {
             format!("{} did not get ready in time (ACCL_INIT_TIMEOUT)", self.named_unready())
         } else {
             format!(
-                "{} of {} did not come in time (ACCL_INIT_TIMEOUT): they have not called ncclCommInitRank with this unique id, or cannot reach this host",
+                "{} of {} did not come in time (ACCL_INIT_TIMEOUT): they have not called ncclCommInitRank with this unique id, or cannot reach this host; \
+                 start them, or allow more time",
                 crate::types::named_runs(&missing),
                 self.ranks
             )

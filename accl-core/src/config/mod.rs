@@ -123,6 +123,16 @@ impl Settings {
     }
 }
 
+/// All that is wrong with the values of `source`, a sentence each: what would be refused, and what only looks like a mistake.
+pub fn mistakes(source: &Source) -> (Vec<String>, Vec<String>) {
+    // Each setting by itself, as reading them all ends at the first bad one.
+    let refused = source.all().filter_map(|(setting, ..)| {
+        let error = Settings::from_source(&source.only(setting.name)).err()?;
+        Some(error.text().to_string())
+    });
+    (refused.collect(), Report::of(source, Log::from_source(source).1).warnings)
+}
+
 impl Log {
     /// The settings of the log alone: those can always be read.
     pub fn load() -> Result<Self> {
@@ -153,6 +163,19 @@ mod tests {
             let expected = if from == 0 { expected } else { 2.0 };
             assert_eq!(settings.timeout, Some(Duration::from_secs_f64(expected)));
         }
+    }
+
+    #[test]
+    fn all_mistakes_are_found_at_once() {
+        let pairs = [("ACCL_TIMEOUT", "soon"), ("NCCL_SHM_DISABLE", "2"), ("NCCL_DEBUG", "INFOO")];
+        let mut source = Source::of_pairs(&pairs);
+        source.add_lines("f", "ACCL_TIMEOT=5");
+        let (refused, doubtful) = mistakes(&source);
+        assert_eq!(refused.len(), 2);
+        assert!(refused[0].contains("NCCL_SHM_DISABLE=2 is not understood"), "{refused:?}");
+        assert!(refused[1].contains("ACCL_TIMEOUT=soon is not understood"), "{refused:?}");
+        assert!(doubtful[0].starts_with("NCCL_DEBUG=INFOO"), "{doubtful:?}");
+        assert!(doubtful[1].ends_with("did you mean ACCL_TIMEOUT?"), "{doubtful:?}");
     }
 
     #[test]

@@ -129,6 +129,13 @@ impl Source {
             })
     }
 
+    /// The same with no setting but this one.
+    pub(super) fn only(&self, name: &str) -> Self {
+        let (value, origin) = self.lookup(name);
+        let full_name = origin.full_name().map(str::to_string);
+        Self { values: full_name.map(|full_name| (full_name, (value, origin))).into_iter().collect() }
+    }
+
     pub(super) fn text(&self, name: &str) -> String {
         self.lookup(name).0
     }

@@ -153,7 +153,7 @@ fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) ->
             format!("; its last collective was #{}", fabric.board.latest(peer))
         });
         Some(Error::remote(format!(
-            "rank {peer} ({}) {how} while {} needed it{latest}",
+            "rank {peer} ({}) {how} while {} needed it{latest}; see that process's own output, then shrink or abort this communicator",
             seat.peers[peer].name,
             work.describe(endpoint),
         )))

@@ -139,10 +139,15 @@ pub fn is_written_by_nobody(file: BorrowedFd<'_>) -> bool {
 
 /// Makes a nameless file of `bytes`: it needs no file system and is gone with its last user.
 pub fn nameless_file(name: &str, bytes: usize) -> Result<OwnedFd> {
-    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .map_err(|errno| Error::system("cannot make a memory file (memfd_create)", errno))?;
+    let file =
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(|errno| {
+            Error::system(
+                "cannot make a memory file (memfd_create; a container's seccomp profile must permit it)",
+                errno,
+            )
+        })?;
     rustix::fs::ftruncate(file.as_fd(), bytes as u64)
-        .map_err(|errno| Error::system(format!("cannot size a memory file to {bytes} bytes"), errno))?;
+        .map_err(|errno| Error::system(format!("cannot extend a memory file to {bytes} bytes (see the container's memory limit, and ulimit -f)"), errno))?;
     rustix::fs::fcntl_add_seals(file.as_fd(), SealFlags::SHRINK)
         .map_err(|errno| Error::system("cannot seal a memory file", errno))?;
     Ok(file)

@@ -1,6 +1,7 @@
 //! `accl`: the small tool beside the library.
 
 mod doctor;
+mod env;
 #[path = "../accl-bench/failure.rs"]
 #[allow(dead_code, reason = "accl-bench uses the rest")]
 mod failure;
@@ -61,6 +62,15 @@ enum Task {
         /// The library, as for topo.
         #[arg(long, value_name = "PATH")]
         lib: Option<PathBuf>,
+    },
+    /// Print every setting, its value, and who has set it: the environment, the line of a file, or nobody.
+    ///
+    /// Values are those that a communicator would get which a process with this environment makes. Names that look like misspelt
+    /// settings are pointed out. Exit code 1: a value would be refused.
+    Env {
+        /// Print JSON: settings with name, value, default, origin and help; errors; warnings.
+        #[arg(long)]
+        json: bool,
     },
     /// Show all communicators of this user on this host: what each rank does, and who keeps whom waiting.
     ///
@@ -126,6 +136,11 @@ fn main() -> ExitCode {
             Ok(true) => Ok(()),
             Ok(false) => return ExitCode::FAILURE,
             Err(failure) => Err(failure.to_string()),
+        },
+        Task::Env { json } => match env::run(json) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
         },
         Task::Status { watch, json, patience, dir } => {
             let patience = std::time::Duration::try_from_secs_f64(patience);
