@@ -132,6 +132,11 @@ fn configurations_of_every_release_are_read_to_their_end() {
 }
 
 #[test]
+fn a_call_sets_its_communicators_time_limits() {
+    support::passes("limits.c", C, "nccl");
+}
+
+#[test]
 fn a_communicator_of_one_rank() {
     support::passes("alone.c", C, "nccl");
     support::passes("alone.c", Cpp, "nccl");

@@ -44,8 +44,11 @@ impl Call {
             comm.check_usable()?;
             let parsed = parse(&comm)?;
             // SAFETY: promised.
-            unsafe { config::check_collective(self.config) }?;
+            let limits = unsafe { config::check_collective(self.config) }?;
             let stream = handle::collective_stream(self.stream, self.count)?;
+            if let Some(limits) = limits {
+                comm.set_time_limits(limits)?;
+            }
             if log::follows_calls() {
                 self.say(&comm);
             }

@@ -5,8 +5,10 @@
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 use accl_core::comm::CommConfig;
+use accl_core::engine::TimeLimits;
 use accl_core::{Error, Result};
 
 use crate::abi::*;
@@ -217,15 +219,60 @@ fn validate(fields: &ncclConfig_t) -> Result<()> {
     Ok(())
 }
 
-/// Checks the configuration of one collective; NULL is none.
+/// Whose options of a call are ours ("AC"), and which there are: accl.h.
+const VENDOR: i32 = 0x4143;
+const TIMEOUT_MS: i32 = 1;
+const WARN_AFTER_MS: i32 = 2;
+/// A longer list is taken for one that ends in itself.
+const MOST_OPTIONS: usize = 1024;
+
+/// The time limits that a vendor list sets; entries of others are ignored (§3.3).
 ///
 /// # Safety
-/// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
-pub(crate) unsafe fn check_collective(config: *const ncclCollConfig_t) -> Result<()> {
+/// Each entry is a whole one.
+unsafe fn time_limits(mut entry: *const ncclConfigExt) -> Result<Option<TimeLimits>> {
+    let mut found = None;
+    for _ in 0..MOST_OPTIONS {
+        // SAFETY: promised; NULL ends the list.
+        let Some(option) = (unsafe { entry.as_ref() }) else { return Ok(found) };
+        entry = option.next;
+        if option.key.vendorId != VENDOR {
+            continue;
+        }
+        // SAFETY: both options have whole numbers; any bits are one.
+        let value = unsafe { option.val.i };
+        let Ok(ms) = u64::try_from(value) else {
+            return Err(Error::argument(format!(
+                "option {} of ACCL-P has {value} ms; 0 (no limit) or more is needed",
+                option.key.optionId
+            )));
+        };
+        let limit = Some((ms > 0).then(|| Duration::from_millis(ms)));
+        let limits = found.get_or_insert(TimeLimits::default());
+        match option.key.optionId {
+            TIMEOUT_MS => limits.timeout = limit,
+            WARN_AFTER_MS => limits.warn_after = limit,
+            other => {
+                return Err(Error::argument(format!(
+                    "ACCL-P has no option {other} of a call; accl.h lists those that there are"
+                )));
+            }
+        }
+    }
+    Err(Error::argument(format!(
+        "the list ext of the ncclCollConfig_t has more than {MOST_OPTIONS} entries: end it with NULL"
+    )))
+}
+
+/// Checks the configuration of one collective, NULL is none; the time limits that it sets.
+///
+/// # Safety
+/// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL and its list with NULL.
+pub(crate) unsafe fn check_collective(config: *const ncclCollConfig_t) -> Result<Option<TimeLimits>> {
     // 2.31, the first release with this struct, ended it before the event.
     const SMALLEST_BYTES: usize = std::mem::offset_of!(ncclCollConfig_t, launchCompletionEvent);
     if config.is_null() {
-        return Ok(());
+        return Ok(None);
     }
     // SAFETY: not NULL, and the struct always had a head.
     let head = unsafe { head(config) };
@@ -259,7 +306,8 @@ pub(crate) unsafe fn check_collective(config: *const ncclCollConfig_t) -> Result
             "launchCompletionEvent is set, and there are no device events in host memory; leave it NULL",
         ));
     }
-    Ok(())
+    // SAFETY: promised.
+    unsafe { time_limits(fields.ext) }
 }
 
 #[cfg(test)]

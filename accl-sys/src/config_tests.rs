@@ -190,6 +190,44 @@ fn collective(size: usize, version: u32) -> ncclCollConfig_t {
     }
 }
 
+/// The limits that a list of one option sets.
+fn limits(vendor: i32, option: i32, value: i32) -> Result<Option<TimeLimits>> {
+    let mut entry = ncclConfigExt {
+        next: std::ptr::null_mut(),
+        key: ncclConfigExt__bindgen_ty_1 { vendorId: vendor, optionId: option },
+        val: ncclConfigExt__bindgen_ty_2 { i: value },
+    };
+    // SAFETY: a whole struct, and a list of one entry.
+    unsafe { check_collective(&ncclCollConfig_t { ext: &raw mut entry, ..collective(72, 23203) }) }
+}
+
+#[test]
+fn a_call_can_set_time_limits() {
+    let timeout = |limit| Some(TimeLimits { timeout: Some(limit), warn_after: None });
+    let warn = |limit| Some(TimeLimits { timeout: None, warn_after: Some(limit) });
+    assert_eq!(limits(VENDOR, 1, 1500).unwrap(), timeout(Some(Duration::from_millis(1500))));
+    assert_eq!(limits(VENDOR, 1, 0).unwrap(), timeout(None));
+    assert_eq!(limits(VENDOR, 2, 10).unwrap(), warn(Some(Duration::from_millis(10))));
+    // Options of others are theirs.
+    assert_eq!(limits(VENDOR + 1, 77, -1).unwrap(), None);
+    for (option, value) in [(1, -1), (2, i32::MIN), (0, 5), (3, 5)] {
+        let error = limits(VENDOR, option, value).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    }
+}
+
+#[test]
+fn a_list_without_an_end_is_refused() {
+    let mut entry = ncclConfigExt {
+        next: std::ptr::null_mut(),
+        key: ncclConfigExt__bindgen_ty_1 { vendorId: 1, optionId: 1 },
+        val: ncclConfigExt__bindgen_ty_2 { i: 0 },
+    };
+    let ring = &raw mut entry;
+    entry.next = ring;
+    assert_eq!(check(&ncclCollConfig_t { ext: ring, ..collective(72, 23203) }), Some(ErrorKind::InvalidArgument));
+}
+
 fn check(config: &ncclCollConfig_t) -> Option<ErrorKind> {
     // SAFETY: a whole struct, with constant strings.
     kind(unsafe { check_collective(config) })

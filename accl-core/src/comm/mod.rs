@@ -24,7 +24,7 @@ pub use split::ChildDone;
 use crate::algo::Facts;
 use crate::bootstrap::{PeerRecord, Secret, UniqueId};
 use crate::config::Settings;
-use crate::engine::Seat;
+use crate::engine::{Seat, TimeLimits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
 use crate::os::process;
@@ -249,6 +249,11 @@ impl Communicator {
             return Some(error.clone());
         }
         self.shared.joined.get().and_then(|joined| joined.seat.error())
+    }
+
+    /// Changes this rank's time limits; they last until they are changed again.
+    pub fn set_time_limits(&self, changes: TimeLimits) -> Result<()> {
+        self.joined().map(|joined| joined.seat.set_time_limits(changes))
     }
 
     fn joined(&self) -> Result<&Joined> {

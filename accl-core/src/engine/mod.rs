@@ -24,7 +24,7 @@ pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub use lanes::Fabric;
-pub use seat::{Limits, Peer, Seat};
+pub use seat::{Limits, Peer, Seat, TimeLimits};
 pub use stream::{HostStream, Part, submit, submit_call};
 
 /// What a state machine says when it is polled.

@@ -37,6 +37,37 @@ pub struct Limits {
     pub patience: Patience,
 }
 
+/// Limits that are to change: each is left as it is (None), taken away (Some(None)), or set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TimeLimits {
+    /// How long an operation may stand still.
+    pub timeout: Option<Option<Duration>>,
+    /// After how long a wait explains itself.
+    pub warn_after: Option<Option<Duration>>,
+}
+
+/// A duration that any thread may change; none is kept as the largest number of nanoseconds.
+#[derive(Debug)]
+struct Changeable(AtomicU64);
+
+impl Changeable {
+    fn new(limit: Option<Duration>) -> Self {
+        Self(AtomicU64::new(Self::word(limit)))
+    }
+
+    fn word(limit: Option<Duration>) -> u64 {
+        limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn get(&self) -> Option<Duration> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|ns| *ns != u64::MAX).map(Duration::from_nanos)
+    }
+
+    fn set(&self, limit: Option<Duration>) {
+        self.0.store(Self::word(limit), Ordering::Relaxed);
+    }
+}
+
 /// The seat. Everything but the endpoint may be used from any thread at any time.
 #[derive(Debug)]
 pub struct Seat {
@@ -45,7 +76,9 @@ pub struct Seat {
     /// None for a rank alone.
     pub(crate) arena: Option<Arc<Arena>>,
     pub(crate) peers: Vec<Peer>,
-    pub(crate) limits: Limits,
+    timeout: Changeable,
+    warn_after: Changeable,
+    patience: Patience,
     /// How to wait, as the last wait has learned: a [`Habit`].
     habit: AtomicU64,
     aborted: AtomicBool,
@@ -72,10 +105,32 @@ impl Seat {
             arena,
             peers,
             habit: AtomicU64::new(limits.patience.habit().to_word()),
-            limits,
+            timeout: Changeable::new(limits.timeout),
+            warn_after: Changeable::new(limits.warn_after),
+            patience: limits.patience,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
             launches: Progress::default(),
+        }
+    }
+
+    /// How long an operation of this rank may stand still.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout.get()
+    }
+
+    /// After how long a wait of this rank explains itself.
+    pub(crate) fn warn_after(&self) -> Option<Duration> {
+        self.warn_after.get()
+    }
+
+    /// Changes what a rank may stand still and when its waits explain themselves, from now on; None leaves a limit as it is.
+    pub fn set_time_limits(&self, changes: TimeLimits) {
+        if let Some(timeout) = changes.timeout {
+            self.timeout.set(timeout);
+        }
+        if let Some(warn_after) = changes.warn_after {
+            self.warn_after.set(warn_after);
         }
     }
 
@@ -183,13 +238,13 @@ impl Seat {
     /// A wait that begins now, with what earlier ones have learned.
     #[inline]
     pub(crate) fn backoff(&self) -> Backoff {
-        Backoff::new(self.limits.patience, Habit::from_word(self.habit.load(Ordering::Relaxed)))
+        Backoff::new(self.patience, Habit::from_word(self.habit.load(Ordering::Relaxed)))
     }
 
     /// True if `peer` cannot go on while this thread runs: ranks share cores, and it was last seen on this one.
     #[inline]
     pub(crate) fn holds_core_of(&self, peer: Option<Rank>) -> bool {
-        self.limits.patience.is_crowded() && peer.is_some_and(|peer| self.shares_core(peer))
+        self.patience.is_crowded() && peer.is_some_and(|peer| self.shares_core(peer))
     }
 
     fn shares_core(&self, peer: Rank) -> bool {

@@ -72,10 +72,10 @@ impl Stall {
         let waited = now - since;
         self.record(seat, endpoint, work, &missing, waited);
         if let Some(limit) =
-            seat.limits.timeout.filter(|limit| waited >= *limit + deference(seat, &missing, *limit))
+            seat.timeout().filter(|limit| waited >= *limit + deference(seat, &missing, *limit))
         {
             let text = format!(
-                "{} stood still for {:.1} s (the limit is ACCL_TIMEOUT={:.1}): {}",
+                "{} stood still for {:.1} s (the limit is {:.1} s: ACCL_TIMEOUT, or what a call has set): {}",
                 work.describe(endpoint),
                 waited.as_secs_f64(),
                 limit.as_secs_f64(),
@@ -83,7 +83,7 @@ impl Stall {
             );
             return Err(Error::new(ErrorKind::Timeout, text));
         }
-        if let Some(limit) = seat.limits.warn_after.filter(|limit| !self.warned && waited >= *limit) {
+        if let Some(limit) = seat.warn_after().filter(|limit| !self.warned && waited >= *limit) {
             self.warned = true;
             crate::telemetry::warn(&format!(
                 "rank {}: {} has waited {:.1} s for {}: {}",
