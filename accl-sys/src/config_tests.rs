@@ -225,7 +225,10 @@ fn a_list_without_an_end_is_refused() {
     };
     let ring = &raw mut entry;
     entry.next = ring;
-    assert_eq!(check(&ncclCollConfig_t { ext: ring, ..collective(72, 23203) }), Some(ErrorKind::InvalidArgument));
+    assert_eq!(
+        check(&ncclCollConfig_t { ext: ring, ..collective(72, 23203) }),
+        Some(ErrorKind::InvalidArgument)
+    );
 }
 
 fn check(config: &ncclCollConfig_t) -> Option<ErrorKind> {
