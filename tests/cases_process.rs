@@ -184,7 +184,6 @@ fn load_again(rank: Rank) {
     for round in 0..50 {
         let (library, api) = load(&path);
         life(&api, &rank, round);
-        drop(api);
         library.close().unwrap();
         if round == 2 || round == 49 {
             std::thread::sleep(Duration::from_millis(200));

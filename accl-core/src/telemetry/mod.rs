@@ -8,6 +8,8 @@ pub mod diagnosis;
 pub mod line;
 pub mod log;
 mod record_format;
+#[cfg(test)]
+mod record_format_tests;
 mod recorder;
 pub mod records;
 mod sink;
