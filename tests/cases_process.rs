@@ -327,7 +327,7 @@ fn two_copies(rank: Rank) {
 #[test]
 fn children_and_successors_are_no_ranks() {
     // On one host, a successor is noticed when it ends: it is the same process.
-    for (hosts, what, code) in [(1, "child", None), (3, "exec", Some(0))] {
+    for (hosts, what, code) in [(1, "child", None), (3, "child", None), (3, "exec", Some(0))] {
         let cluster = Cluster::new(3, 1).hosts(hosts).argument(what).limit(40);
         let ended = cluster.run_to_end("child_lives_on");
         let codes: Vec<_> = ended.iter().map(|end| end.code).collect();

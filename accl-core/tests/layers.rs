@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Files of accl-core that opt into unsafe code; each says at its head why its conditions hold.
-const UNSAFE_FILES: [&str; 25] = [
+const UNSAFE_FILES: [&str; 26] = [
     "device/host.rs",
     "device/pointer.rs",
     "memory/scratch.rs",
     "os/clock.rs",
     "os/cpu.rs",
+    "os/fork.rs",
     "os/futex.rs",
     "os/mapping.rs",
     "os/network.rs",

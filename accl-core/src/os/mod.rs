@@ -5,6 +5,7 @@
 pub mod clock;
 pub mod cpu;
 pub mod files;
+pub mod fork;
 pub mod futex;
 pub mod mapping;
 pub mod network;

@@ -29,16 +29,11 @@ pub fn listen(name: &str) -> Result<UnixListener> {
 /// what this process lacks.
 pub fn connect(name: &str) -> Result<std::io::Result<UnixStream>> {
     match UnixStream::connect_addr(&address_of(name)?) {
-        Err(error) if is_exhaustion(&error) => Err(Error::system("cannot make a socket", error)),
+        Err(error) if super::process::lacks_resources(&error) => {
+            Err(Error::system("cannot make a socket", error))
+        }
         outcome => Ok(outcome),
     }
-}
-
-/// True if the system has no descriptors or no memory left for this process, whomever it wants to reach.
-pub fn is_exhaustion(error: &std::io::Error) -> bool {
-    use rustix::io::Errno;
-    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS];
-    Errno::from_io_error(error).is_some_and(|errno| exhausted.contains(&errno))
 }
 
 fn address_of(name: &str) -> Result<SocketAddr> {

@@ -19,6 +19,7 @@ use super::network::{Network, World};
 use super::record::Record;
 use super::wake::{self, MEASURES, Round};
 use crate::error::{Error, Result};
+use crate::os::fork::Withheld;
 use crate::os::process::Watch;
 use crate::os::{clock, network, socket, tcp};
 use crate::transport::shm::Arena;
@@ -66,6 +67,8 @@ struct State {
 #[derive(Debug)]
 struct Line {
     peer: Rank,
+    // Before the socket.
+    _withheld: Withheld,
     socket: OwnedFd,
     ip: Option<IpAddr>,
     inbox: Vec<u8>,
@@ -129,11 +132,8 @@ pub(super) fn join(
     // From here on a failure is told to those who are connected already.
     wake::carry(control.clone())?;
     for peer in dialled {
-        match network.dial(peer, PURPOSE, &|| Ok(())) {
-            Ok(socket) => {
-                let line = control.line(peer, socket);
-                control.state.lock().lines.push(line);
-            }
+        match network.dial(peer, PURPOSE, &|| Ok(())).and_then(|socket| control.line(peer, socket)) {
+            Ok(line) => control.state.lock().lines.push(line),
             Err(error) => {
                 control.arena().fail(&error);
                 return Err(error);
@@ -209,11 +209,12 @@ impl Control {
         let _ = self.number.set(number);
     }
 
-    fn line(&self, peer: Rank, socket: OwnedFd) -> Line {
+    fn line(&self, peer: Rank, socket: OwnedFd) -> Result<Line> {
         let now = clock::now();
         let ip = network::peer_ip(socket.as_fd());
-        Line {
+        Ok(Line {
             peer,
+            _withheld: Withheld::new(socket.as_fd())?,
             socket,
             ip,
             inbox: Vec::new(),
@@ -223,7 +224,7 @@ impl Control {
             watched: false,
             made: now,
             measured: now,
-        }
+        })
     }
 
     /// Does everything that can be done now. True if it is over.
@@ -268,7 +269,10 @@ impl Control {
         let State { coming, lines, .. } = &mut *state;
         coming.retain(|(peer, until)| {
             if let Some(socket) = network.arrived(*peer, PURPOSE) {
-                lines.push(self.line(*peer, socket));
+                match self.line(*peer, socket) {
+                    Ok(line) => lines.push(line),
+                    Err(error) => self.arena().fail(&error),
+                }
                 return false;
             }
             if now > *until {

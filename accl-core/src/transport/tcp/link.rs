@@ -9,6 +9,7 @@ use super::wake::{Listened, Watched};
 use crate::bootstrap::{self, LinkRequest};
 use crate::config::subsystem;
 use crate::error::{Error, ErrorKind, Result};
+use crate::os::fork::Withheld;
 use crate::os::{clock, network, tcp};
 use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
 use crate::telemetry::log;
@@ -50,6 +51,7 @@ pub struct Link {
 struct Connection {
     // Before the socket: it must not be watched when its number is given to another one.
     watched: Watched,
+    _withheld: Withheld,
     socket: Arc<OwnedFd>,
 }
 
@@ -159,8 +161,9 @@ impl Link {
             patience: world.patience,
         };
         self.say_connected(index, &socket);
+        let _withheld = Withheld::new(socket.as_fd())?;
         let watched = Watched::new(socket.as_fd(), &world.arena, world.rank, listened)?;
-        self.stripes[index].get_or_init(|| Connection { watched, socket });
+        self.stripes[index].get_or_init(|| Connection { watched, _withheld, socket });
         self.width.fetch_max(index + 1, Ordering::Release);
         Ok(())
     }
