@@ -248,7 +248,7 @@ unsafe fn time_limits(mut entry: *const ncclConfigExt) -> Result<Option<TimeLimi
             )));
         };
         let limit = Some((ms > 0).then(|| Duration::from_millis(ms)));
-        let limits = found.get_or_insert(TimeLimits::default());
+        let limits = found.get_or_insert_with(TimeLimits::default);
         match option.key.optionId {
             TIMEOUT_MS => limits.timeout = limit,
             WARN_AFTER_MS => limits.warn_after = limit,

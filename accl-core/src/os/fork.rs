@@ -59,9 +59,10 @@ extern "C" fn in_child() {
         while bits != 0 {
             let number = (place * 64) as i32 + bits.trailing_zeros().cast_signed();
             bits &= bits - 1;
-            // SAFETY: the descriptor is the parent's: nothing of this process uses it but to close it. Without a file in its
-            // place the number may be given to another one, which is worse than a death that is noticed late.
+            // Without a file in its place the number might be given to another one, which would be worse than a death that is
+            // noticed late.
             if nothing >= 0 {
+                // SAFETY: the descriptor is the parent's: nothing of this process uses it but to close it.
                 unsafe { libc::dup3(nothing, number, libc::O_CLOEXEC) };
             }
         }
