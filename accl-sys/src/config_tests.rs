@@ -218,15 +218,16 @@ fn a_call_can_set_time_limits() {
 
 #[test]
 fn a_list_without_an_end_is_refused() {
-    let mut entry = ncclConfigExt {
+    let mut ring = [ncclConfigExt {
         next: std::ptr::null_mut(),
         key: ncclConfigExt__bindgen_ty_1 { vendorId: 1, optionId: 1 },
         val: ncclConfigExt__bindgen_ty_2 { i: 0 },
-    };
-    let ring = &raw mut entry;
-    entry.next = ring;
+    }];
+    let first = ring.as_mut_ptr();
+    // SAFETY: its own entry.
+    unsafe { (*first).next = first };
     assert_eq!(
-        check(&ncclCollConfig_t { ext: ring, ..collective(72, 23203) }),
+        check(&ncclCollConfig_t { ext: first, ..collective(72, 23203) }),
         Some(ErrorKind::InvalidArgument)
     );
 }
