@@ -34,7 +34,7 @@ ncclResult_t acclStreamDestroy(cudaStream_t stream);
 
 /* Time limits of one communicator, beside those that ACCL_TIMEOUT and ACCL_WARN_AFTER give to all: options for the list `ext` of
  * the ncclCollConfig_t of any collective call. Each rank sets its own; they hold for everything on that communicator from
- * this call on, until another call changes them. val.i is in milliseconds, 0: no limit. A negative value, or another option of
+ * this call on, even if it fails for another reason, until another call changes them. val.i is in milliseconds, 0: no limit. A negative value, or another option of
  * this vendor: ncclInvalidArgument. NCCL ignores them.
  *
  *     ncclConfigExt_t limit = { NULL, { ACCL_VENDOR, ACCL_OPTION_TIMEOUT_MS }, { .i = 5000 } };
@@ -44,7 +44,7 @@ ncclResult_t acclStreamDestroy(cudaStream_t stream);
 #define ACCL_VENDOR 0x4143
 /* How long an operation may stand still before it fails (ncclTimeout) with a text that names the late ranks. */
 #define ACCL_OPTION_TIMEOUT_MS 1
-/* After how long a wait explains itself on standard error, once. */
+/* After how long a wait explains itself, once, as a warning. */
 #define ACCL_OPTION_WARN_AFTER_MS 2
 
 /* Says what a call would do, without doing it: a local question, which no peer needs to ask as well. `operation` is

@@ -127,8 +127,8 @@ impl Error {
     pub fn thread(what: impl fmt::Display, refusal: impl fmt::Display) -> Self {
         let most = soft_limit(Resource::Nproc);
         let limit = format!(
-            "; this user may have {most} threads (ulimit -u), and each process needs up to three of the library's, beside one for \
-             each rank of a group; a container may permit less (pids.max); addresses may be few, too (ulimit -v)"
+            "; this user may have {most} threads (ulimit -u), and each process needs up to three of the library's, twelve more that connect \
+             it with other hosts, and one for each rank of a group; a container may permit less (pids.max); addresses may be few, too (ulimit -v)"
         );
         Self::system(format_args!("cannot start {what}"), format!("{refusal}{limit}"))
     }
@@ -193,9 +193,11 @@ fn limit_behind(number: Errno) -> String {
             soft_limit(Resource::Nofile)
         ),
         Errno::NOMEM => format!(
-            "; this process may have {} bytes of addresses (ulimit -v), and a communicator needs up to 256 MiB of them; a container \
+            "; this process may have {} KiB of addresses (ulimit -v), and a communicator needs up to 262144 of them; a container \
              may permit less memory (memory.max)",
-            soft_limit(Resource::As)
+            rustix::process::getrlimit(Resource::As)
+                .current
+                .map_or_else(|| "any number of".to_string(), |most| (most / 1024).to_string())
         ),
         _ => String::new(),
     }

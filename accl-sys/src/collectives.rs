@@ -11,6 +11,7 @@ use crate::abi::*;
 use crate::{config, handle};
 
 /// A call as it came in.
+#[derive(Clone, Copy)]
 struct Call {
     name: &'static str,
     send: *const c_void,
@@ -44,13 +45,16 @@ impl Call {
             comm.check_usable()?;
             let parsed = parse(&comm)?;
             // SAFETY: promised.
-            let limits = unsafe { config::check_collective(self.config) }?;
+            let limits =
+                if self.config.is_null() { None } else { unsafe { config::check_collective(self.config) }? };
             let stream = handle::collective_stream(self.stream, self.count)?;
             if let Some(limits) = limits {
                 comm.set_time_limits(limits)?;
             }
             if log::follows_calls() {
-                self.say(&comm);
+                // A copy: the call itself need not be in memory.
+                let call = *self;
+                call.say(&comm);
             }
             start(&comm, parsed, stream.as_deref())
         })

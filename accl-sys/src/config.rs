@@ -239,6 +239,16 @@ unsafe fn time_limits(mut entry: *const ncclConfigExt) -> Result<Option<TimeLimi
         if option.key.vendorId != VENDOR {
             continue;
         }
+        let limits = found.get_or_insert_with(TimeLimits::default);
+        let limit = match option.key.optionId {
+            TIMEOUT_MS => &mut limits.timeout,
+            WARN_AFTER_MS => &mut limits.warn_after,
+            other => {
+                return Err(Error::argument(format!(
+                    "ACCL-P has no option {other} of a call; accl.h lists those that there are"
+                )));
+            }
+        };
         // SAFETY: both options have whole numbers; any bits are one.
         let value = unsafe { option.val.i };
         let Ok(ms) = u64::try_from(value) else {
@@ -247,17 +257,7 @@ unsafe fn time_limits(mut entry: *const ncclConfigExt) -> Result<Option<TimeLimi
                 option.key.optionId
             )));
         };
-        let limit = Some((ms > 0).then(|| Duration::from_millis(ms)));
-        let limits = found.get_or_insert_with(TimeLimits::default);
-        match option.key.optionId {
-            TIMEOUT_MS => limits.timeout = limit,
-            WARN_AFTER_MS => limits.warn_after = limit,
-            other => {
-                return Err(Error::argument(format!(
-                    "ACCL-P has no option {other} of a call; accl.h lists those that there are"
-                )));
-            }
-        }
+        *limit = Some((ms > 0).then(|| Duration::from_millis(ms)));
     }
     Err(Error::argument(format!(
         "the list ext of the ncclCollConfig_t has more than {MOST_OPTIONS} entries: end it with NULL"

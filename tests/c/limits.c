@@ -7,7 +7,7 @@ int main(void) {
   WORKS(ncclCommInitAll(others, 2, NULL));
   int one = 1, sums[2] = {0, 0};
   ncclConfigExt_t foreign = {NULL, {7, 1}, {.i = -1}};
-  ncclConfigExt_t limit = {&foreign, {ACCL_VENDOR, ACCL_OPTION_TIMEOUT_MS}, {.i = 200}};
+  ncclConfigExt_t limit = {&foreign, {ACCL_VENDOR, ACCL_OPTION_TIMEOUT_MS}, {.i = 30000}};
   ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
   config.ext = &limit;
   WORKS(ncclGroupStart());
@@ -21,9 +21,11 @@ int main(void) {
   RETURNS(ncclInvalidArgument, ncclAllReduceConfig(&one, sums, 1, ncclInt32, ncclSum, comms[0], NULL, &config));
   CHECK(strstr(ncclGetLastError(NULL), "-5 ms") != NULL);
 
-  /* Without a configuration the limit stays; the other rank never calls. */
+  /* Set by a call that has nothing to do, the limit stays for those without a configuration; the other rank never calls. */
+  limit.val.i = 300;
+  WORKS(ncclAllReduceConfig(&one, sums, 0, ncclInt32, ncclSum, comms[0], NULL, &config));
   RETURNS(ncclTimeout, ncclAllReduce(&one, sums, 1, ncclInt32, ncclSum, comms[0], NULL));
-  CHECK(strstr(ncclGetLastError(NULL), "rank 1") != NULL && strstr(ncclGetLastError(NULL), "limit is 0.2 s") != NULL);
+  CHECK(strstr(ncclGetLastError(NULL), "rank 1") != NULL && strstr(ncclGetLastError(NULL), "limit is 0.3 s") != NULL);
 
   /* Other communicators have theirs. */
   ncclResult_t state = ncclInternalError;

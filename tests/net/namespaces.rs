@@ -91,6 +91,23 @@ impl Net {
                 self.ip(host, &format!("addr add {address} dev {name}"));
             }
         }
+        for (host, name, _) in [one, other] {
+            self.await_carrier(host, name);
+        }
+    }
+
+    /// The kernel says a moment later that an interface has a carrier; nobody uses it before.
+    #[track_caller]
+    fn await_carrier(&self, host: usize, name: &str) {
+        for _ in 0..500 {
+            let output =
+                Command::new("ip").args(["-n", &self.hosts[host], "link", "show", name]).output().unwrap();
+            if text(&output).contains("state UP") {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("{name} of host {host} does not get a carrier");
     }
 
     /// Lets no more than `rate` ("1gbit", say) leave by an interface.

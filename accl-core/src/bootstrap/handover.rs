@@ -5,13 +5,16 @@ use super::join::{Trusted, unexpected};
 use super::service::Service;
 use super::wire::Message;
 use crate::error::{Error, ErrorKind, Result};
-use crate::os::{clock, socket};
+use crate::os::{clock, process, socket};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the process that offers may take to do so.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For how long this process may lack descriptors to fetch by.
+const LACK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A descriptor that is being offered; dropping this ends the offer.
 #[derive(Debug)]
@@ -37,9 +40,19 @@ impl Drop for Offer {
 
 /// Fetches what the service of this name offers, or will offer soon, to those who know `secret`.
 pub fn fetch(service: &str, secret: Secret, give_up: &dyn Fn() -> Result<()>) -> Result<OwnedFd> {
-    let deadline = clock::now() + PATIENCE;
+    let begin = clock::now();
+    let deadline = begin + PATIENCE;
     loop {
-        if let Some(file) = try_fetch(service, secret, deadline, give_up)? {
+        let stream = match socket::connect(service)? {
+            Ok(stream) => Some(stream),
+            Err(error) if process::lacks_resources(&error) && clock::now() > begin + LACK_PATIENCE => {
+                return Err(Error::system("cannot make a socket to fetch shared memory by", error));
+            }
+            Err(_) => None,
+        };
+        if let Some(stream) = stream
+            && let Some(file) = try_fetch(stream, secret, deadline, give_up)?
+        {
             return Ok(file);
         }
         give_up()?;
@@ -53,12 +66,11 @@ pub fn fetch(service: &str, secret: Secret, give_up: &dyn Fn() -> Result<()>) ->
 }
 
 fn try_fetch(
-    service: &str,
+    stream: UnixStream,
     secret: Secret,
     deadline: Instant,
     give_up: &dyn Fn() -> Result<()>,
 ) -> Result<Option<OwnedFd>> {
-    let Ok(stream) = socket::connect(service)? else { return Ok(None) };
     let Ok(mut connection) = Trusted::greet(stream.into(), secret, "not offered yet", give_up) else {
         return Ok(None);
     };

@@ -52,6 +52,13 @@ impl<'a> Hearing<'a> {
         self.own.send(message, self.deadline)
     }
 
+    /// Says why this rank cannot go on, if that is something its process lacks: it is the reason of all others, too.
+    pub(super) fn tell_lack(&mut self, error: &Error) {
+        if error.kind() == ErrorKind::System {
+            let _ = self.say(&Message::Ready(Some((error.kind(), error.text().to_string()))));
+        }
+    }
+
     /// The next message that is for this rank.
     pub(super) fn hear(&mut self) -> Result<Message> {
         loop {

@@ -268,13 +268,14 @@ fn learn<'a>(
     secret: Secret,
     presence: Presence,
 ) -> Result<Membership<'a>> {
-    let peers = match (hearing.hear()?, &hold) {
-        (Message::Roster(peers), _) => peers,
+    let learned = hearing.hear().and_then(|message| match (message, &hold) {
+        (Message::Roster(peers), _) => Ok(peers),
         (Message::Seek(parent), Some(hold)) => {
-            seek(&mut hearing, parent.as_ref(), (hold, secret), request.network)?
+            seek(&mut hearing, parent.as_ref(), (hold, secret), request.network)
         }
-        (other, _) => return Err(unexpected(other)),
-    };
+        (other, _) => Err(unexpected(other)),
+    });
+    let peers = learned.inspect_err(|error| hearing.tell_lack(error))?;
     if peers.len() != request.ranks {
         return Err(Error::internal(format!("a list of {} ranks, not {}", peers.len(), request.ranks)));
     }
@@ -328,11 +329,7 @@ impl Membership<'_> {
             (Ok(other), _) => Err(unexpected(other)),
             (Err(_), Err(unsaid)) => Err(unsaid),
             (Err(error), Ok(())) => {
-                // What this process lacks is the reason of all others, too.
-                if error.kind() == ErrorKind::System {
-                    let failure = (error.kind(), error.text().to_string());
-                    let _ = self.hearing.say(&Message::Ready(Some(failure)));
-                }
+                self.hearing.tell_lack(&error);
                 Err(error)
             }
         }

@@ -8,7 +8,7 @@ use super::join::{Request, Trusted};
 use super::service::{Door, Service};
 use crate::config::RootAddress;
 use crate::error::{Error, ErrorKind, Result};
-use crate::os::{clock, network, socket};
+use crate::os::{clock, network, process, socket};
 use crate::topo::{Place, targets};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -59,6 +59,9 @@ fn reach_creator<'a>(
     if creator.neighbourhood == place.neighbourhood() {
         let name = Place { pid: creator.pid, process: creator.process, ..place }.service_name();
         let stream = socket::connect(&name)?.map_err(|error| {
+            if process::lacks_resources(&error) {
+                return Error::system("cannot make a socket to join by", error);
+            }
             Error::remote(format!(
                 "the creator of the unique id (process {}) is gone, or has made its communicator with it already: \
                  {error}; keep that process alive until all ranks have joined, and make a new id for each communicator",

@@ -40,7 +40,7 @@ impl Hold {
         let secret = secret_of(secret);
         let came =
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| {
-                Error::system("cannot make a descriptor to wait for the list of ranks (see ulimit -n)", errno)
+                Error::system("cannot make a descriptor to wait for the list of ranks", errno)
             })?;
         let (generation, came) = service.open_shelf(secret, came)?;
         Ok(Self { service, token: secret.token(), generation, came })

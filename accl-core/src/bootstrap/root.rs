@@ -198,11 +198,15 @@ impl Root {
         failure: Option<(ErrorKind, String)>,
         now: Instant,
     ) -> Outbox {
-        let Phase::Preparing { ready } = &mut self.phase else { return Vec::new() };
+        if matches!(self.phase, Phase::Ended { .. }) {
+            return Vec::new();
+        }
+        // That may come before all are there: of a process that cannot let others in, say.
         if let Some((kind, text)) = failure {
             let error = format!("{} could not be set up: {text}", self.name_of(connection));
             return self.end(Some(Error::new(kind, error)), now);
         }
+        let Phase::Preparing { ready } = &mut self.phase else { return Vec::new() };
         ready.insert(connection);
         if ready.len() < self.members.len() + self.delegates.len() {
             return Vec::new();
@@ -441,6 +445,18 @@ mod tests {
         assert_eq!(verdicts(&outbox), [(0, ErrorKind::Timeout), (1, ErrorKind::Timeout)]);
         assert!(text(&outbox).contains("ranks 1-2,4 of 5"), "{}", text(&outbox));
         assert_eq!(verdicts(&root.handle_join(7, join(5, 1, 0), now)), [(7, ErrorKind::Timeout)]);
+    }
+
+    #[test]
+    fn who_cannot_go_on_before_all_are_there_tells_all() {
+        let now = Instant::now();
+        let mut root = Root::new();
+        root.handle_join(0, join(3, 0, 0), now);
+        root.handle_join(1, join(3, 1, 0), now);
+        let outbox = root.handle_ready(0, Some((ErrorKind::System, "no descriptors".to_string())), now);
+        assert_eq!(verdicts(&outbox), [(0, ErrorKind::System), (1, ErrorKind::System)]);
+        assert!(text(&outbox).ends_with("no descriptors") && text(&outbox).starts_with("rank 0"));
+        assert_eq!(verdicts(&root.handle_join(2, join(3, 2, 0), now)), [(2, ErrorKind::System)]);
     }
 
     #[test]

@@ -270,9 +270,8 @@ impl Service {
             wake(waker);
         } else {
             let listener = socket::listen(&self.name)?;
-            let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(
-                |errno| Error::system("cannot make a descriptor to wake a thread (see ulimit -n)", errno),
-            )?;
+            let waker = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|errno| Error::system("cannot make a descriptor to wake a thread", errno))?;
             let waker = Arc::new(waker);
             let thread = Worker::new(self.clone(), listener, waker.clone());
             std::thread::Builder::new()

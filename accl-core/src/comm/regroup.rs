@@ -59,7 +59,9 @@ impl Communicator {
             )));
         }
         let config = config.unwrap_or_else(|| self.config());
-        self.derive("accl-shrink", done, move |parent| parent.meet_again(&members, config).map(Some))
+        self.derive("accl-shrink", done, move |parent| {
+            parent.meet_again("ncclCommShrink", &members, config).map(Some)
+        })
     }
 
     /// A split of a communicator that carries nothing out any more: by way of another one with the same ranks.
@@ -70,14 +72,14 @@ impl Communicator {
         config: CommConfig,
     ) -> Result<Option<Self>> {
         let all: Vec<Rank> = (0..self.ranks()).collect();
-        let again = self.meet_again(&all, CommConfig::default())?;
+        let again = self.meet_again("ncclCommSplit", &all, CommConfig::default())?;
         let child = again.split_now(color, key, config);
         again.destroy()?;
         child
     }
 
-    /// `members`, this rank among them, make a communicator, wherever this one is.
-    fn meet_again(&self, members: &[Rank], config: CommConfig) -> Result<Self> {
+    /// `members`, this rank among them, make a communicator, wherever this one is; `function` is what the program has called.
+    fn meet_again(&self, function: &'static str, members: &[Rank], config: CommConfig) -> Result<Self> {
         let joined = self.joined()?;
         let number = self.shared.regroupings.fetch_add(1, Ordering::AcqRel);
         let secret = joined.secret.derive(format!("regrouping {number}").as_bytes());
@@ -90,9 +92,10 @@ impl Communicator {
         let child = self.child(members.len(), rank, config);
         let give_up = || {
             self.check_abort()?;
+            bootstrap::check_service()?;
             members.iter().try_for_each(|member| joined.seat.check_peer(*member))
         };
-        let making = child.say_start(Maker::Parent("ncclCommShrink", self.key(), number + 1, 0, rank as i32));
+        let making = child.say_start(Maker::Parent(function, self.key(), number + 1, 0, rank as i32));
         let met = bootstrap::rejoin(&joined.peers[*first], secret, child.request(&settings), &give_up);
         let met = met.map_err(|error| error.within(format!("{} meet again", named_ranks(members))))?;
         child.settle(met, &settings, making, &give_up)?;

@@ -20,7 +20,8 @@ pub(crate) struct Stall {
     since: Option<Instant>,
     /// The same for people, on another clock: nanoseconds since 1970.
     since_ns: u64,
-    /// How long it had lasted when the recorder was told why.
+    /// How long it had lasted when the recorder was told what was exchanged, and when it was told why.
+    traffic_at: Option<Duration>,
     recorded: Option<Duration>,
     warned: bool,
     told: bool,
@@ -99,7 +100,10 @@ impl Stall {
 
     /// Leaves word for readers of the flight recorder; in words once the wait lasts, and anew each second.
     fn record(&mut self, seat: &Seat, endpoint: &Endpoint, work: &Work, missing: &[Rank], waited: Duration) {
-        if let Some(fabric) = &endpoint.fabric {
+        if self.traffic_at.is_none_or(|before| waited - before >= LOOK_AROUND)
+            && let Some(fabric) = &endpoint.fabric
+        {
+            self.traffic_at = Some(waited);
             seat.recorder.traffic(fabric.traffic());
         }
         let lasts = waited >= LOOK_AROUND;

@@ -69,10 +69,7 @@ pub fn interfaces() -> Result<Vec<Interface>> {
     let mut list = std::ptr::null_mut();
     // SAFETY: the call writes one pointer.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Err(Error::system(
-            "cannot list the network interfaces (see ulimit -n)",
-            io::Error::last_os_error(),
-        ));
+        return Err(Error::system("cannot list the network interfaces", io::Error::last_os_error()));
     }
     let mut interfaces: Vec<Interface> = Vec::new();
     let mut entry = list;

@@ -25,15 +25,9 @@ pub fn listen(name: &str) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Connects to an abstract name. The inner error is that nobody answers there, which callers explain in their terms; the outer one says
-/// what this process lacks.
+/// Connects to an abstract name. The inner error is the system's refusal, which callers explain in their terms.
 pub fn connect(name: &str) -> Result<std::io::Result<UnixStream>> {
-    match UnixStream::connect_addr(&address_of(name)?) {
-        Err(error) if super::process::lacks_resources(&error) => {
-            Err(Error::system("cannot make a socket", error))
-        }
-        outcome => Ok(outcome),
-    }
+    Ok(UnixStream::connect_addr(&address_of(name)?))
 }
 
 fn address_of(name: &str) -> Result<SocketAddr> {

@@ -218,16 +218,14 @@ impl Recorder {
 
     /// What was exchanged with peers: rank, bytes sent, bytes received. There is room for the first few.
     pub fn traffic(&self, traffic: impl Iterator<Item = (Rank, u64, u64)>) {
-        for (slot, (peer, sent, received)) in traffic.take(live::MOST_TRAFFIC).enumerate() {
-            let at = live::TRAFFIC + 3 * slot;
-            // A peer that comes later may shift others: who reads that meanwhile sees no rank twice.
-            if self.load(at) != peer as u64 + 1 {
-                self.store(at, 0);
-                fence(Ordering::Release);
-            }
+        for (peer, sent, received) in traffic {
+            let key = peer as u64 + 1;
+            // A slot is one peer's for ever: readers need no version.
+            let mut slots = (0..live::MOST_TRAFFIC).map(|slot| live::TRAFFIC + 3 * slot);
+            let Some(at) = slots.find(|at| [0, key].contains(&self.load(*at))) else { continue };
             self.store(at + 1, sent);
             self.store(at + 2, received);
-            self.store_last(at, peer as u64 + 1);
+            self.store_last(at, key);
         }
     }
 

@@ -282,8 +282,7 @@ impl Watcher {
                 return Ok((watcher.clone(), number));
             }
         }
-        let cannot =
-            |errno| Error::system("cannot make a descriptor to watch sockets (see ulimit -n)", errno);
+        let cannot = |errno| Error::system("cannot make a descriptor to watch sockets", errno);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(cannot)?;
         let waker =
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(cannot)?;
