@@ -81,7 +81,7 @@ fn churn(rank: Rank) {
 /// Returns the most operations that a rank was seen to have done.
 fn client(number: u64, directory: &Path) -> u64 {
     let mut most = 0;
-    for round in 0..40 {
+    for round in 0..200 {
         let mut command = accl(&["status", "--json", "--patience", "60", "--dir"], &[directory]);
         let mut asked = command.stdout(Stdio::piped()).spawn().unwrap();
         if round % 2 == 1 {
