@@ -5,12 +5,14 @@
 // Every call here is a call of the C interface with arguments that the test keeps alive.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+#[path = "support/status.rs"]
+mod asked;
 mod support;
 
-use serde_json::Value;
-use std::path::{Path, PathBuf};
+use asked::{scratch, status, status_when};
+use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::api::{INT32, SUM};
 use support::cluster::{Cluster, Rank, Scenario, work};
 
@@ -19,34 +21,6 @@ const SCENARIOS: [(&str, Scenario); 2] = [("late", late), ("well", well)];
 #[test]
 fn worker() {
     work(&SCENARIOS);
-}
-
-fn scratch(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("recorder-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&path).unwrap();
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    path
-}
-
-fn status(directory: &Path) -> (i32, Value) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_accl"));
-    let output =
-        command.args(["status", "--json", "--patience", "0.5", "--dir"]).arg(directory).output().unwrap();
-    let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    (output.status.code().unwrap(), value)
-}
-
-/// Asks until the worst communicator is as wanted.
-fn status_when(directory: &Path, is: impl Fn(&Value) -> bool) -> (i32, Value) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let (code, found) = status(directory);
-        if is(&found["communicators"][0]) {
-            return (code, found["communicators"][0].clone());
-        }
-        assert!(Instant::now() < deadline, "{found}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Ranks 2, 3 and 5 never make the 640th call; once told, one of them is stopped within the last one it made.

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// `f_type` of tmpfs and ramfs.
@@ -45,24 +45,20 @@ impl PrivateDirectory {
         kind.is_ok_and(|kind| MEMORY_FILE_SYSTEMS.contains(&kind))
     }
 
-    /// Makes a file (mode 0600) that holds `content`: with all of its room, so that storing into it cannot fail later.
+    /// Makes a file (mode 0600) that holds `content`: with all of its room, so that storing into it cannot fail later. It gets
+    /// its name when it is complete; until then it has the extension `new`.
     pub fn create(&self, name: &str, content: &[u8]) -> Result<OwnedFd> {
+        let new = Path::new(name).with_extension("new");
+        let new = new.to_string_lossy();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|errno| Error::system(format!("cannot make the file {name}"), errno))?;
-        let mut rest = content;
-        while !rest.is_empty() {
-            match rustix::io::write(&file, rest) {
-                Ok(count) if count > 0 => rest = &rest[count..],
-                Err(rustix::io::Errno::INTR) => {}
-                outcome => {
-                    self.remove(name);
-                    let errno = outcome.err().unwrap_or(rustix::io::Errno::NOSPC);
-                    return Err(Error::system(format!("no room for {} bytes", content.len()), errno));
-                }
-            }
-        }
-        Ok(file)
+        let refused = |errno| Error::system(format!("cannot make the file {name}"), errno);
+        let file = rustix::fs::openat(&self.0, &*new, flags, Mode::RUSR | Mode::WUSR).map_err(refused)?;
+        // Unlike a renamed file, a link overwrites nothing.
+        let made = fill(file.as_fd(), content).and_then(|()| {
+            rustix::fs::linkat(&self.0, &*new, &self.0, name, AtFlags::empty()).map_err(refused)
+        });
+        self.remove(&new);
+        made.map(|()| file)
     }
 
     /// Opens a file of the directory as [`open_for_reading`] does.
@@ -80,6 +76,21 @@ impl PrivateDirectory {
     pub fn rename(&self, name: &str, new: &str) {
         let _ = rustix::fs::renameat(&self.0, name, &self.0, new);
     }
+}
+
+fn fill(file: BorrowedFd<'_>, content: &[u8]) -> Result<()> {
+    let mut rest = content;
+    while !rest.is_empty() {
+        match rustix::io::write(file, rest) {
+            Ok(count) if count > 0 => rest = &rest[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            outcome => {
+                let errno = outcome.err().unwrap_or(rustix::io::Errno::NOSPC);
+                return Err(Error::system(format!("no room for {} bytes", content.len()), errno));
+            }
+        }
+    }
+    Ok(())
 }
 
 const READING: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
@@ -130,6 +141,10 @@ mod tests {
             [&path, &path.join("a")].map(|path| path.metadata().unwrap().permissions().mode() & 0o777);
         assert_eq!(modes, [0o700, 0o600]);
         assert!(directory.create("a", b"").is_err(), "nothing is overwritten");
+        assert_eq!(
+            (std::fs::read(path.join("a")).unwrap(), path.join("a.new").exists()),
+            (b"abc".to_vec(), false)
+        );
         assert!(std::process::Command::new("mkfifo").arg(path.join("pipe")).status().unwrap().success());
         assert!(directory.read("pipe").unwrap_err().text().contains("no regular file"));
         let file = directory.read("a").unwrap();

@@ -1,7 +1,7 @@
 //! Where records lie: one directory of this user, in which each rank of each communicator has a file.
 //!
 //! A file's name says whose it is: `COMMUNICATOR-RANK-PID-START-NAMESPACE-BOOT-NUMBER.rec`, so that nobody needs to look into it
-//! to find out whether its process lives. It goes when its communicator ends in good order; if not, it is kept as `.end`.
+//! to find out whether its process lives; while it is made, it ends in `new` and is no record. It goes when its communicator ends in good order; if not, it is kept as `.end`.
 //! Files of processes that are gone are kept, too, until there are more than [`KEPT`] that nobody keeps up any more: then the
 //! oldest go when somebody makes a new one. Those of a live process never do.
 
@@ -108,7 +108,7 @@ struct Owner {
 fn owner_of(name: &str) -> Option<Owner> {
     let (words, kind) = name.rsplit_once('.')?;
     let ended = match kind {
-        "rec" => false,
+        "rec" | "new" => false,
         "end" => true,
         _ => return None,
     };
@@ -264,3 +264,7 @@ fn process_of(head: &Head, file: &File, here: Here) -> Process {
         None => Process::Dead,
     }
 }
+
+#[cfg(test)]
+#[path = "records_tests.rs"]
+mod tests;
