@@ -44,9 +44,12 @@ impl Call {
         handle::recorded(&comm, || {
             comm.check_usable()?;
             let parsed = parse(&comm)?;
-            // SAFETY: promised.
-            let limits =
-                if self.config.is_null() { None } else { unsafe { config::check_collective(self.config) }? };
+            let limits = if self.config.is_null() {
+                None
+            } else {
+                // SAFETY: promised.
+                unsafe { config::check_collective(self.config) }?
+            };
             let stream = handle::collective_stream(self.stream, self.count)?;
             if let Some(limits) = limits {
                 comm.set_time_limits(limits)?;
