@@ -132,7 +132,9 @@ fn the_topology_of_processes_is_shown_with_reasons() {
 
 #[test]
 fn the_ranks_of_a_launcher_are_joined() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // None of those that the system gives to whoever asks for any port, as other tests do meanwhile.
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    let port = (first..).find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
     let rank = |rank: &str| {
         let mut command = accl();
         command.args(["topo", "--json", "--lib"]).arg(library());

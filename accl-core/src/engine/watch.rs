@@ -5,7 +5,7 @@ use super::endpoint::Endpoint;
 use super::explain;
 use super::seat::Seat;
 use crate::error::{Error, ErrorKind, Result};
-use crate::os::clock;
+use crate::os::{clock, process};
 use crate::telemetry::Waiting as Recorded;
 use crate::transport::shm::{RankState, Waiting};
 use crate::types::{Rank, named_ranks};
@@ -72,9 +72,9 @@ impl Stall {
         }
         let waited = now - since;
         self.record(seat, endpoint, work, &missing, waited);
-        if let Some(limit) =
-            seat.timeout().filter(|limit| waited >= *limit + deference(seat, &missing, *limit))
-        {
+        let passed =
+            |limit: &Duration| waited >= *limit && waited >= *limit + deference(seat, &missing, *limit);
+        if let Some(limit) = seat.timeout().filter(passed) {
             let text = format!(
                 "{} stood still for {:.1} s (the limit is {:.1} s: ACCL_TIMEOUT, or what a call has set): {}",
                 work.describe(endpoint),
@@ -136,7 +136,10 @@ impl Stall {
 fn deference(seat: &Seat, missing: &[Rank], limit: Duration) -> Duration {
     let Some(arena) = seat.arena.as_ref() else { return Duration::ZERO };
     let members = arena.members();
-    let culprit = |rank: &Rank| members.has(*rank) && arena.block(*rank).waiting() == Waiting::No;
+    // A stopped rank may have been stopped while it waited.
+    let idle =
+        |rank: Rank| arena.block(rank).waiting() == Waiting::No || process::is_stopped(seat.peers[rank].pid);
+    let culprit = |rank: &Rank| members.has(*rank) && idle(*rank);
     if members.local() == members.ranks() || missing.iter().any(culprit) {
         return Duration::ZERO;
     }

@@ -2,6 +2,7 @@
 //!
 //! A connection ends when the last descriptor of it is closed: a child that outlives its parent, a data loader, say, would hide the
 //! parent's death from the other end. So children get nothing in their place, by the same number, which they may close as they like.
+//! That goes for the connections of communicators; those by which ranks join end with their own time limits.
 //!
 //! # Safety
 //! What runs in the child before it is the program's again is as careful as a signal handler: it reads atomics, opens a file, and
@@ -27,7 +28,7 @@ impl Withheld {
     /// Withholds `descriptor`. An error (System) if the C library has no memory for its list of handlers.
     pub fn new(descriptor: BorrowedFd<'_>) -> Result<Self> {
         static INSTALLED: OnceLock<i32> = OnceLock::new();
-        // SAFETY: the handler is a function without arguments, and goes with this library if that is unloaded.
+        // SAFETY: the handler is a function without arguments; libraries of ours stay loaded (`-z nodelete`).
         let errno = *INSTALLED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
         if errno != 0 {
             return Err(Error::system(

@@ -1,9 +1,9 @@
 //! Which old records go when a new one is made.
 
 use super::*;
+use crate::sync::prim::AtomicUsize;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 /// Whose a file is.
