@@ -278,7 +278,8 @@ fn call(
     }
     if !stream.is_null() {
         api.ok(unsafe { (api.acclStreamSynchronize)(stream) });
-        assert_eq!(api.async_error(comm), 0, "{what}");
+        let code = api.async_error(comm);
+        assert_eq!(code, 0, "{what}: {}", api.error_text());
     }
 }
 

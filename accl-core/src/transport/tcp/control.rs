@@ -243,18 +243,22 @@ impl Control {
         });
         self.see_deaths();
         self.measure(&mut lines, round);
+        // Asked before neighbours are informed: who goes after that has yet to be told of.
+        let members = self.arena().members();
+        let present = |rank| members.has(rank) && !self.arena().state_of(rank).is_gone();
+        let over = state.released
+            && (!self.leads || self.arena().has_failed() || !(0..members.ranks()).any(present));
         lines.retain_mut(|line| {
             self.inform(line);
             line.flush().is_ok() || {
+                // Both may leave at once: what the other has said before it closed counts.
+                let _ = self.listen(line);
                 self.ended(line, "the connection is broken");
                 false
             }
         });
         state.lines = lines;
-        let members = self.arena().members();
-        let present = |rank| members.has(rank) && !self.arena().state_of(rank).is_gone();
-        state.over = state.released
-            && (!self.leads || self.arena().has_failed() || !(0..members.ranks()).any(present));
+        state.over = over;
         if state.over {
             state.lines.clear();
             self.watches.iter().flatten().for_each(|watch| round.unwatch(watch.descriptor_of_process()));
