@@ -13,19 +13,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::null_mut;
 use support::api::{INVALID_ARGUMENT, api};
-use support::cluster::{Cluster, Rank, Scenario, work};
+use support::cluster::{Cluster, Rank, Scenario, plain, work};
 
 const SCENARIOS: [(&str, Scenario); 2] = [("plain", plain), ("refused", refused)];
 
 #[test]
 fn worker() {
     work(&SCENARIOS);
-}
-
-fn plain(rank: Rank) {
-    let comm = rank.join();
-    assert_eq!(rank.api.sum(1, comm), rank.ranks as i32);
-    rank.api.destroy(comm);
 }
 
 /// The communicator cannot be made; what was said must hold all words of the argument.

@@ -18,6 +18,7 @@ use support::api::{
     Comm, INT32, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM, SYSTEM_ERROR, TIMEOUT, UniqueId,
 };
 use support::cluster::{Cluster, Rank, Scenario, work};
+use support::limit;
 
 const SCENARIOS: [(&str, Scenario); 9] = [
     ("memory_full", memory_full),
@@ -86,14 +87,6 @@ fn init(rank: &Rank, id: UniqueId) -> (c_int, Comm) {
     (code, comm)
 }
 
-/// Sets the soft limit; the hard one stays.
-fn limit(resource: libc::__rlimit_resource_t, most: usize) {
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limits) }, 0);
-    limits.rlim_cur = (most as libc::rlim_t).min(limits.rlim_max);
-    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limits) }, 0);
-}
-
 #[test]
 fn shared_memory_is_full() {
     for stderr in Cluster::new(2, 1).run("memory_full") {
@@ -151,7 +144,7 @@ fn descriptors_run_out() {
 fn few_descriptors(rank: Rank) {
     // Descriptors that the worker inherited may lie anywhere: count from the lowest free one.
     let free = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as usize;
-    limit(libc::RLIMIT_NOFILE, free + 1);
+    limit(libc::RLIMIT_NOFILE, free as u64 + 1);
     let mut id = UniqueId([0; 128]);
     let code = unsafe { (rank.api.ncclGetUniqueId)(&raw mut id) };
     limit(libc::RLIMIT_NOFILE, 1024);

@@ -13,6 +13,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 use support::api::{Comm, IN_PROGRESS, INT32, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM, SYSTEM_ERROR};
 use support::cluster::{Cluster, Rank, Scenario, work};
+use support::limit;
 
 const SCENARIOS: [(&str, Scenario); 9] = [
     ("read_one_way", read_one_way),
@@ -127,7 +128,7 @@ fn few_descriptors(rank: Rank) {
         if rank.rank == 1 {
             // Those that are in use may lie anywhere: the limit is the number that comes after as many as are spared.
             let spared: Vec<_> = (0..=spare).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
-            limit(libc::RLIMIT_NOFILE, spared[spare].as_raw_fd() as usize);
+            limit(libc::RLIMIT_NOFILE, spared[spare].as_raw_fd() as u64);
         }
         let mut comm = null_mut();
         let code = unsafe { (api.ncclCommInitRank)(&raw mut comm, 6, *id, rank.rank as c_int) };
@@ -198,7 +199,7 @@ fn few_threads(rank: Rank) {
     api.ok(unsafe { (api.ncclCommInitAll)(comms.as_mut_ptr(), 2, std::ptr::null()) });
     let pages: usize =
         std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
-    limit(libc::RLIMIT_AS, pages * 4096 + (60 << 20));
+    limit(libc::RLIMIT_AS, (pages * 4096 + (60 << 20)) as u64);
     let start = Instant::now();
     let code = unsafe { (api.ncclCommInitAll)(comms.as_mut_ptr(), 64, std::ptr::null()) };
     assert_eq!(code, SYSTEM_ERROR, "{}", api.error_text());
@@ -260,14 +261,6 @@ fn crossed_roots(rank: Rank) {
     assert_eq!(rooted(&rank, kind, root as c_int, comm), INVALID_USAGE);
     assert!(rank.api.error_text().contains("ranks disagree"), "{}", rank.api.error_text());
     rank.api.ok(unsafe { (rank.api.ncclCommAbort)(comm) });
-}
-
-/// Sets the soft limit; the hard one stays.
-fn limit(resource: libc::__rlimit_resource_t, most: usize) {
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limits) }, 0);
-    limits.rlim_cur = (most as libc::rlim_t).min(limits.rlim_max);
-    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limits) }, 0);
 }
 
 /// What a rank has sent before it left reaches those on other hosts, also where it is the first that they get from it.

@@ -13,6 +13,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 use support::api::{Comm, INT32, SUCCESS, SUM, SYSTEM_ERROR};
 use support::cluster::{Cluster, Rank, Scenario, work};
+use support::limit;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
 const SCENARIOS: [(&str, Scenario); 5] = [
@@ -26,14 +27,6 @@ const SCENARIOS: [(&str, Scenario); 5] = [
 #[test]
 fn worker() {
     work(&SCENARIOS);
-}
-
-/// Sets the soft limit; the hard one stays.
-fn limit(resource: libc::__rlimit_resource_t, most: u64) {
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limits) }, 0);
-    limits.rlim_cur = most.min(limits.rlim_max);
-    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limits) }, 0);
 }
 
 /// C24: one rank runs out of descriptors in a split. All hear so, with its reason; the parent goes on.

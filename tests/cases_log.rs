@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
 use support::api::{Comm, INT32, INVALID_ARGUMENT, SUM};
-use support::cluster::{Cluster, Rank, Scenario, work};
+use support::cluster::{Cluster, Rank, Scenario, plain, work};
 
 const SCENARIOS: [(&str, Scenario); 5] =
     [("job", job), ("many", many), ("wrong", wrong), ("reset", reset), ("plain", plain)];
@@ -46,12 +46,6 @@ fn many(rank: Rank) {
     for _ in 0..MANY {
         assert_eq!(rank.api.sum(1, comm), rank.ranks as i32);
     }
-    rank.api.destroy(comm);
-}
-
-fn plain(rank: Rank) {
-    let comm = rank.join();
-    assert_eq!(rank.api.sum(1, comm), rank.ranks as i32);
     rank.api.destroy(comm);
 }
 

@@ -56,6 +56,16 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
+/// Sets a soft limit of this process; the hard one stays.
+pub fn limit(resource: libc::__rlimit_resource_t, most: u64) {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a place for the result.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limits) }, 0);
+    limits.rlim_cur = most.min(limits.rlim_max);
+    // SAFETY: a whole struct.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limits) }, 0);
+}
+
 /// The languages in which the headers must compile.
 #[derive(Clone, Copy, Debug)]
 pub enum Language {
