@@ -16,6 +16,8 @@ pub mod config;
 pub mod sync;
 
 #[cfg(not(loom))]
+pub mod driver;
+#[cfg(not(loom))]
 pub mod telemetry;
 
 #[cfg(not(loom))]

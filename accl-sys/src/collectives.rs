@@ -3,8 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use accl_core::Result;
-use accl_core::comm::{Arguments, Communicator};
-use accl_core::engine::HostStream;
+use accl_core::comm::{Arguments, Communicator, Stream};
 use accl_core::telemetry::log;
 
 use crate::abi::*;
@@ -38,7 +37,7 @@ impl Call {
     unsafe fn run<T>(
         &self,
         parse: impl FnOnce(&Communicator) -> Result<T>,
-        start: impl FnOnce(&Communicator, T, Option<&HostStream>) -> Result<()>,
+        start: impl FnOnce(&Communicator, T, Stream<'_>) -> Result<()>,
     ) -> Result<()> {
         let comm = handle::communicator(self.comm)?;
         handle::recorded(&comm, || {
@@ -50,7 +49,7 @@ impl Call {
                 // SAFETY: promised.
                 unsafe { config::check_collective(self.config) }?
             };
-            let stream = handle::collective_stream(self.stream, self.count)?;
+            let stream = handle::collective_stream(&comm, self.stream, self.count)?;
             if let Some(limits) = limits {
                 comm.set_time_limits(limits)?;
             }
@@ -59,7 +58,7 @@ impl Call {
                 let call = *self;
                 call.say(&comm);
             }
-            start(&comm, parsed, stream.as_deref())
+            start(&comm, parsed, stream.get())
         })
     }
 

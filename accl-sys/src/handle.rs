@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-use accl_core::comm::{Communicator, group};
+use accl_core::comm::{Communicator, Stream, group};
+use accl_core::driver;
 use accl_core::engine::HostStream;
 use accl_core::memory::UserPointer;
 use accl_core::types::DataType;
@@ -44,7 +45,7 @@ pub(crate) fn communicator(handle: ncclComm_t) -> Result<Entered<'static, Commun
 
 /// The host stream of a handle; NULL is none.
 #[inline]
-pub(crate) fn stream(handle: cudaStream_t) -> Result<Option<Entered<'static, HostStream>>> {
+pub(crate) fn host_stream(handle: cudaStream_t) -> Result<Option<Entered<'static, HostStream>>> {
     if handle.is_null() {
         return Ok(None);
     }
@@ -54,13 +55,38 @@ pub(crate) fn stream(handle: cudaStream_t) -> Result<Option<Entered<'static, Hos
         .map_err(|error| error.within("in host memory the stream must be NULL or made by acclStreamCreate"))
 }
 
+/// Where a call is made, for as long as it lasts.
+pub(crate) enum StreamHandle {
+    None,
+    Host(Entered<'static, HostStream>),
+    Device(driver::Stream),
+}
+
+impl StreamHandle {
+    /// The same, borrowed.
+    #[inline]
+    pub(crate) fn get(&self) -> Stream<'_> {
+        match self {
+            Self::None => Stream::None,
+            Self::Host(stream) => Stream::Host(stream),
+            Self::Device(stream) => Stream::Device(*stream),
+        }
+    }
+}
+
+/// The stream of a call of `comm`: one of its device, which only the driver knows, or a host stream.
+#[inline]
+pub(crate) fn stream(comm: &Communicator, handle: cudaStream_t) -> Result<StreamHandle> {
+    if comm.has_device() {
+        return Ok(StreamHandle::Device(driver::Stream(handle.expose_provenance())));
+    }
+    Ok(host_stream(handle)?.map_or(StreamHandle::None, StreamHandle::Host))
+}
+
 /// The stream of a collective of `count` elements: with nothing to do it is not looked at (§5.1 step 9).
 #[inline]
-pub(crate) fn collective_stream(
-    handle: cudaStream_t,
-    count: usize,
-) -> Result<Option<Entered<'static, HostStream>>> {
-    if count == 0 { Ok(None) } else { stream(handle) }
+pub(crate) fn collective_stream(comm: &Communicator, handle: cudaStream_t, count: usize) -> Result<StreamHandle> {
+    if count == 0 { Ok(StreamHandle::None) } else { stream(comm, handle) }
 }
 
 /// Runs the part of a call after step 2 of §5.1: what fails there also fails the group the call is in, and spoils

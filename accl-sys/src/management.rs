@@ -154,10 +154,10 @@ face! {
         unsafe { tell(comm, count, "count", |comm| Ok(number(comm.ranks()))) }
     }
 
-    /// Number of the device; there is none in host memory.
+    /// Number of the device, -1 in host memory.
     fn device[ncclCommCuDevice, pncclCommCuDevice](comm: ncclComm_t, device: *mut c_int) {
         // SAFETY: the header asks for a valid pointer.
-        unsafe { tell(comm, device, "device", |_| Ok(-1)) }
+        unsafe { tell(comm, device, "device", |comm| Ok(comm.device())) }
     }
 
     /// The caller's rank.
@@ -279,10 +279,10 @@ unsafe fn join_all(comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -
     if ranks == 0 {
         return Ok(());
     }
-    if !devlist.is_null() {
-        // SAFETY: promised.
-        let mut devices: Vec<c_int> =
-            (0..ranks).map(|rank| unsafe { devlist.add(rank).read_unaligned() }).collect();
+    // SAFETY: promised.
+    let read = |rank| unsafe { devlist.add(rank).read_unaligned() };
+    let listed: Option<Vec<c_int>> = (!devlist.is_null()).then(|| (0..ranks).map(read).collect());
+    if let Some(mut devices) = listed.clone() {
         devices.sort_unstable();
         if let Some(negative) = devices.first().filter(|device| **device < 0) {
             return Err(Error::argument(format!("devlist holds {negative}; device numbers start at 0")));
@@ -294,7 +294,7 @@ unsafe fn join_all(comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -
     }
     let slab = handle::communicators()?;
     let slots: Vec<Slot<'_, _>> = (0..ranks).map(|_| slab.reserve()).collect::<Result<_>>()?;
-    let joined = Communicator::init_all(ranks)?;
+    let joined = Communicator::init_all(ranks, listed.as_deref())?;
     for (rank, (slot, comm)) in slots.into_iter().zip(joined).enumerate() {
         // SAFETY: promised.
         unsafe { comms.add(rank).write_unaligned(slot.publish(comm).cast()) };

@@ -3,8 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use accl_core::Result;
-use accl_core::comm::{Arguments, Communicator};
-use accl_core::engine::HostStream;
+use accl_core::comm::{Arguments, Communicator, Stream};
 use accl_core::telemetry::log;
 use accl_core::types::DataType;
 
@@ -49,18 +48,18 @@ impl Call {
     #[inline]
     fn run(
         &self,
-        start: impl FnOnce(&Communicator, usize, DataType, Option<&HostStream>) -> Result<()>,
+        start: impl FnOnce(&Communicator, usize, DataType, Stream<'_>) -> Result<()>,
     ) -> Result<()> {
         let comm = handle::communicator(self.comm)?;
         handle::recorded(&comm, || {
             comm.check_usable()?;
             let peer = handle::rank(&comm, self.peer, "peer")?;
             let data_type = handle::data_type(self.datatype)?;
-            let stream = handle::stream(self.stream)?;
+            let stream = handle::stream(&comm, self.stream)?;
             if log::follows_calls() {
                 self.say(&comm);
             }
-            start(&comm, peer, data_type, stream.as_deref())
+            start(&comm, peer, data_type, stream.get())
         })
     }
 

@@ -18,12 +18,12 @@ face! {
 
     /// Waits until everything given to the stream is done.
     fn synchronize[acclStreamSynchronize](stream: cudaStream_t) {
-        handle::stream(stream)?.map_or(Ok(()), |stream| stream.synchronize())
+        handle::host_stream(stream)?.map_or(Ok(()), |stream| stream.synchronize())
     }
 
     /// Success when everything given to the stream is done, "in progress" while it is not.
     fn query[acclStreamQuery](stream: cudaStream_t) {
-        match handle::stream(stream)? {
+        match handle::host_stream(stream)? {
             Some(stream) if !stream.query()? => Err(Error::new(ErrorKind::InProgress, "the stream is busy")),
             _ => Ok(()),
         }
@@ -32,6 +32,6 @@ face! {
     /// Waits, then frees the stream.
     fn destroy[acclStreamDestroy](stream: cudaStream_t) {
         // A call that lost the race against another destroy has nothing left to do.
-        handle::stream(stream)?.and_then(|stream| stream.close(State::Destroyed)).map_or(Ok(()), HostStream::destroy)
+        handle::host_stream(stream)?.and_then(|stream| stream.close(State::Destroyed)).map_or(Ok(()), HostStream::destroy)
     }
 }

@@ -132,7 +132,8 @@ impl Communicator {
         log::info(
             INIT,
             format_args!(
-                "{head}{} comm {comm:#x} rank {rank} nranks {ranks} cudaDev -1 nvmlDev -1 busId 0 {maker} - Init {what}",
+                "{head}{1} comm {comm:#x} rank {rank} nranks {ranks} cudaDev {0} nvmlDev {0} busId 0 {maker} - Init {what}",
+                self.device(),
                 maker.function()
             ),
         );

@@ -1,8 +1,8 @@
 //! The calls: arguments are checked here, then a call goes into the open group, or is a group of its own.
 
 use super::group::{self, Work};
-use super::{Communicator, Operator};
-use crate::engine::{Call, HostStream, Transfer};
+use super::{Communicator, Operator, Stream};
+use crate::engine::{Call, Transfer};
 use crate::error::{Error, Result};
 use crate::memory::UserPointer;
 use crate::types::{Collective, DataType, Rank, ReduceOp};
@@ -17,7 +17,7 @@ impl Communicator {
         count_elems: usize,
         dtype: DataType,
         operator: Operator,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.collective(
             Call { kind: Collective::AllReduce, dtype, operator, root: 0, count_elems, send, recv },
@@ -35,7 +35,7 @@ impl Communicator {
         dtype: DataType,
         operator: Operator,
         root: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.collective(
             Call { kind: Collective::Reduce, dtype, operator, root, count_elems, send, recv },
@@ -51,7 +51,7 @@ impl Communicator {
         count_elems: usize,
         dtype: DataType,
         operator: Operator,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         let kind = Collective::ReduceScatter;
         self.collective(Call { kind, dtype, operator, root: 0, count_elems, send, recv }, stream)
@@ -65,7 +65,7 @@ impl Communicator {
         count_elems: usize,
         dtype: DataType,
         root: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.movement(Collective::Broadcast, (send, recv), (count_elems, dtype), root, stream)
     }
@@ -77,7 +77,7 @@ impl Communicator {
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.movement(Collective::AllGather, (send, recv), (count_elems, dtype), 0, stream)
     }
@@ -89,7 +89,7 @@ impl Communicator {
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.movement(Collective::AllToAll, (send, recv), (count_elems, dtype), 0, stream)
     }
@@ -102,7 +102,7 @@ impl Communicator {
         count_elems: usize,
         dtype: DataType,
         root: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.movement(Collective::Gather, (send, recv), (count_elems, dtype), root, stream)
     }
@@ -115,7 +115,7 @@ impl Communicator {
         count_elems: usize,
         dtype: DataType,
         root: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.movement(Collective::Scatter, (send, recv), (count_elems, dtype), root, stream)
     }
@@ -128,7 +128,7 @@ impl Communicator {
         count_elems: usize,
         dtype: DataType,
         peer: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.transfer(true, buffer, (count_elems, dtype), peer, stream)
     }
@@ -140,7 +140,7 @@ impl Communicator {
         count_elems: usize,
         dtype: DataType,
         peer: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         self.transfer(false, buffer, (count_elems, dtype), peer, stream)
     }
@@ -153,7 +153,7 @@ impl Communicator {
         (send, recv): (UserPointer, UserPointer),
         (count_elems, dtype): (usize, DataType),
         root: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         let count_bytes = bytes_of(count_elems, dtype)?;
         let operator = Operator::plain(ReduceOp::Sum);
@@ -164,7 +164,7 @@ impl Communicator {
     }
 
     #[inline]
-    fn collective(&self, call: Call, stream: Option<&HostStream>) -> Result<()> {
+    fn collective(&self, call: Call, stream: Stream<'_>) -> Result<()> {
         if call.count_elems == 0 {
             return Ok(());
         }
@@ -227,7 +227,7 @@ impl Communicator {
         buffer: UserPointer,
         (count_elems, dtype): (usize, DataType),
         peer: Rank,
-        stream: Option<&HostStream>,
+        stream: Stream<'_>,
     ) -> Result<()> {
         let bytes = bytes_of(count_elems, dtype)?;
         if bytes > 0 && buffer.is_null() {

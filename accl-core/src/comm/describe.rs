@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn ranks_of_a_process_read_in_place() {
-        let ranks = Communicator::init_all(3).unwrap();
+        let ranks = Communicator::init_all(3, None).unwrap();
         let text = ranks[1].describe().unwrap();
         assert!(text.starts_with("{\"rank\":1,\"ranks\":3,\"host\":\""), "{text}");
         assert_eq!(text.matches("\"transport\":\"threads\"").count(), 2, "{text}");

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn larger_calls_go_other_ways_and_take_longer() {
-        let ranks = Communicator::init_all(2).unwrap();
+        let ranks = Communicator::init_all(2, None).unwrap();
         let explain = |count| ranks[1].explain(Collective::AllReduce, count, DataType::Float32).unwrap();
         let explained = [1, 1 << 10, 1 << 20].map(explain);
         assert_eq!(explain(0), Explanation { way: "nothing", predicted_ns: 0.0 });
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn one_rank_is_alone() {
-        let ranks = Communicator::init_all(1).unwrap();
+        let ranks = Communicator::init_all(1, None).unwrap();
         let explained = ranks[0].explain(Collective::Broadcast, 1 << 10, DataType::Uint8).unwrap();
         assert!(explained.way == "alone" && explained.predicted_ns > 0.0, "{explained:?}");
     }

@@ -3,9 +3,11 @@
 //! Depth and contents belong to the thread. Any failure inside drops the whole group: its end returns the last
 //! one, and nothing is carried out. A call outside of groups is a group of one, and takes no detour.
 
-use super::Communicator;
+use super::{Communicator, Stream};
+use crate::driver;
 use crate::engine::{
-    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, run, run_call, submit, submit_call,
+    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, launch, run, run_call, submit,
+    submit_call,
 };
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -28,7 +30,25 @@ pub(super) enum Work {
 struct Pending {
     communicator: Communicator,
     work: Work,
-    stream: Option<HostStream>,
+    stream: Queue,
+}
+
+/// A [`Stream`] that is kept.
+#[derive(Clone, Debug)]
+enum Queue {
+    None,
+    Host(HostStream),
+    Device(driver::Stream),
+}
+
+impl Queue {
+    fn of(stream: Stream<'_>) -> Self {
+        match stream {
+            Stream::None => Self::None,
+            Stream::Host(stream) => Self::Host(stream.clone()),
+            Stream::Device(stream) => Self::Device(stream),
+        }
+    }
 }
 
 /// A job that begins when the group ends.
@@ -121,22 +141,22 @@ pub(super) fn is_open() -> bool {
 
 /// Carries a call out, or keeps it until the group ends.
 #[inline]
-pub(super) fn perform(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
+pub(super) fn perform(communicator: &Communicator, work: Work, stream: Stream<'_>) -> Result<()> {
     match (work, stream) {
-        (Work::Collective(call), None) if !is_open() => run_call(&communicator.joined()?.seat, &call),
+        (Work::Collective(call), Stream::None) if !is_open() => run_call(&communicator.joined()?.seat, &call),
         (work, stream) => perform_otherwise(communicator, work, stream),
     }
 }
 
 /// The same for all but lone calls without a stream, which are not to pay for the rest.
 #[inline(never)]
-fn perform_otherwise(communicator: &Communicator, work: Work, stream: Option<&HostStream>) -> Result<()> {
+fn perform_otherwise(communicator: &Communicator, work: Work, stream: Stream<'_>) -> Result<()> {
     match (work, stream) {
-        (Work::Collective(call), Some(stream)) if !is_open() => {
+        (Work::Collective(call), Stream::Host(stream)) if !is_open() => {
             submit_call(stream, &communicator.joined()?.seat, &call)
         }
         (work, stream) => {
-            let pending = Pending { communicator: communicator.clone(), work, stream: stream.cloned() };
+            let pending = Pending { communicator: communicator.clone(), work, stream: Queue::of(stream) };
             if is_open() {
                 GROUP.with_borrow_mut(|group| group.calls.push(pending));
                 return Ok(());
@@ -243,18 +263,45 @@ fn carry_out(calls: Vec<Pending>) -> Result<()> {
     match &calls[..] {
         [] => return Ok(()),
         // What frameworks do: a group around each call.
-        [Pending { communicator, work: Work::Collective(call), stream: Some(stream) }] => {
+        [Pending { communicator, work: Work::Collective(call), stream: Queue::Host(stream) }] => {
             return submit_call(stream, &communicator.joined()?.seat, call);
         }
         _ => {}
     }
+    let on_device = |pending: &Pending| matches!(pending.stream, Queue::Device(_));
+    let (device, host): (Vec<_>, Vec<_>) = calls.into_iter().partition(on_device);
+    carry_out_on_device(device)?;
+    carry_out_in_host_memory(host)
+}
+
+/// Each communicator's calls are a launch of their own: they meet on the device.
+fn carry_out_on_device(calls: Vec<Pending>) -> Result<()> {
+    let mut streams: Vec<(usize, Vec<driver::Stream>)> = Vec::new();
+    for pending in &calls {
+        let Queue::Device(stream) = pending.stream else { continue };
+        let key = pending.communicator.key();
+        match streams.iter_mut().find(|(of, _)| *of == key) {
+            Some((_, streams)) if streams.contains(&stream) => {}
+            Some((_, streams)) => streams.push(stream),
+            None => streams.push((key, vec![stream])),
+        }
+    }
+    for share in sort_out(calls)? {
+        let key = share.communicator.key();
+        let of = |(known, streams): &(usize, Vec<_>)| (*known == key).then(|| streams.clone());
+        launch(&streams.iter().find_map(of).unwrap_or_default(), share.part)?;
+    }
+    Ok(())
+}
+
+fn carry_out_in_host_memory(calls: Vec<Pending>) -> Result<()> {
     let mut streams: Vec<HostStream> = Vec::new();
     let mut waits = false;
     for pending in &calls {
         match &pending.stream {
-            None => waits = true,
-            Some(stream) if !streams.iter().any(|other| other.is(stream)) => streams.push(stream.clone()),
-            Some(_) => {}
+            Queue::Host(stream) if !streams.iter().any(|other| other.is(stream)) => streams.push(stream.clone()),
+            Queue::Host(_) => {}
+            Queue::None | Queue::Device(_) => waits = true,
         }
     }
     let mut shares = sort_out(calls)?;

@@ -3,7 +3,7 @@
 use super::announce::{Maker, Making, Part, say_network};
 use super::describe::Way;
 use super::share::{Sharing, share_memory};
-use super::{CommConfig, Communicator, Joined, group};
+use super::{CommConfig, Communicator, Joined, device, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::Settings;
@@ -50,7 +50,7 @@ impl Communicator {
             telemetry::version();
         }
         let config = config.overridden(&settings);
-        let communicator = Self::new(ranks, rank, config);
+        let communicator = Self::new(ranks, rank, config, device::current(&settings)?);
         let blocking = communicator.shared.config.blocking;
         if group::is_open() || !blocking {
             let background = communicator.begin_background();
@@ -71,12 +71,14 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// All ranks of a new communicator in this process; the result's index is the rank.
-    pub fn init_all(ranks: usize) -> Result<Vec<Self>> {
-        let id = UniqueId::create_local()?;
-        let config = CommConfig::default();
-        let communicators: Vec<_> = (0..ranks).map(|rank| Self::new(ranks, rank, config.clone())).collect();
+    /// All ranks of a new communicator in this process; the result's index is the rank. `devices` are the numbers of their
+    /// devices, where the process uses such; without them it is rank by rank.
+    pub fn init_all(ranks: usize, devices: Option<&[i32]>) -> Result<Vec<Self>> {
         let settings = Settings::load()?;
+        let devices = device::listed(&settings, ranks, devices)?;
+        let id = UniqueId::create_local()?;
+        let make = |(rank, device)| Self::new(ranks, rank, CommConfig::default(), device);
+        let communicators: Vec<_> = devices.into_iter().enumerate().map(make).collect();
         telemetry::log::configure(&settings);
         telemetry::version();
         let jobs = communicators.iter().map(|communicator| {
@@ -256,7 +258,8 @@ impl Communicator {
             warn_after: settings.warn_after,
             patience: Patience::for_ranks(local, cpus),
         };
-        let seat = Arc::new(Seat::new(self.rank(), endpoint, arena, watches, limits));
+        let seat = Seat::new(self.rank(), endpoint, arena, watches, limits);
+        let seat = Arc::new(seat.with_device(self.shared.device)?);
         let joined = Joined { seat, peers, secret, facts, ways, _control: control };
         self.shared
             .joined

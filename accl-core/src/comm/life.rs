@@ -82,7 +82,7 @@ impl Communicator {
         let (comm, rank, ranks) = (self.key(), self.rank(), self.ranks());
         log::info(
             subsystem::INIT,
-            format_args!("comm {comm:#x} rank {rank} nranks {ranks} cudaDev -1 busId 0 - {how} COMPLETE"),
+            format_args!("comm {comm:#x} rank {rank} nranks {ranks} cudaDev {} busId 0 - {how} COMPLETE", self.device()),
         );
     }
 

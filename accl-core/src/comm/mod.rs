@@ -6,6 +6,7 @@
 mod announce;
 mod collectives;
 mod describe;
+mod device;
 mod explain;
 pub mod group;
 mod init;
@@ -18,13 +19,14 @@ mod split;
 pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use announce::Arguments;
 pub use describe::describe_process;
+pub use device::Stream;
 pub use explain::Explanation;
 pub use split::ChildDone;
 
 use crate::algo::Facts;
 use crate::bootstrap::{PeerRecord, Secret, UniqueId};
 use crate::config::Settings;
-use crate::engine::{Seat, TimeLimits};
+use crate::engine::{Accelerator, Seat, TimeLimits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::{Registry, UserPointer};
 use crate::os::process;
@@ -69,6 +71,8 @@ struct Shared {
     ranks: usize,
     rank: usize,
     config: CommConfig,
+    /// None for one of host memory.
+    device: Option<Accelerator>,
     /// The number of the communicator that it was made of, or 0.
     parent: u64,
     /// The process that it was made in: forked children inherit the memory, and have no part in it.
@@ -107,20 +111,27 @@ struct Joined {
 }
 
 impl Communicator {
-    fn new(ranks: usize, rank: usize, config: CommConfig) -> Self {
-        Self::with_parent(ranks, rank, config, 0)
+    fn new(ranks: usize, rank: usize, config: CommConfig, device: Option<Accelerator>) -> Self {
+        Self::with_parent(ranks, rank, config, device, 0)
     }
 
     /// One that is made of this one.
     fn child(&self, ranks: usize, rank: usize, config: CommConfig) -> Self {
-        Self::with_parent(ranks, rank, config, self.public_number())
+        Self::with_parent(ranks, rank, config, self.shared.device, self.public_number())
     }
 
-    fn with_parent(ranks: usize, rank: usize, config: CommConfig, parent: u64) -> Self {
+    fn with_parent(
+        ranks: usize,
+        rank: usize,
+        config: CommConfig,
+        device: Option<Accelerator>,
+        parent: u64,
+    ) -> Self {
         let shared = Shared {
             ranks,
             rank,
             config,
+            device,
             parent,
             process: process::id(),
             joined: OnceLock::new(),
@@ -273,6 +284,7 @@ impl Drop for Shared {
         } else if let Some(joined) = self.joined.get() {
             joined.seat.leave();
             joined.seat.close();
+            joined.seat.release();
         }
     }
 }

@@ -5,6 +5,7 @@
 //! which change their environment between two communicators (and say so in `NCCL_NO_CACHE`) get what they mean.
 
 mod algorithms;
+mod driver;
 mod log;
 mod network;
 mod recorder;
@@ -13,6 +14,7 @@ mod spelling;
 mod table;
 
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
+pub use driver::Driver;
 pub use log::{Level, Log, subsystem};
 pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Sockets, Stagger};
 pub use recorder::Recorder;
@@ -60,6 +62,8 @@ pub struct Settings {
     pub tune: String,
     /// `RECORDER`, `RECORDER_DIR`: the flight recorder.
     pub recorder: Recorder,
+    /// `DEVICE`, `DRIVER_LIB`, `DRIVER_PREFIX`: which device driver is used.
+    pub driver: Driver,
     /// `SOCKET_IFNAME` and all others about networks.
     pub network: Network,
     /// What was set, and what to say of it.
@@ -117,6 +121,7 @@ impl Settings {
             log,
             tune: source.text("TUNE"),
             recorder: Recorder::from_source(source)?,
+            driver: Driver::from_source(source)?,
             network: Network::from_source(source)?,
             report: Report::of(source, complaints),
         })

@@ -88,6 +88,24 @@ pub const SETTINGS: &[Setting] = &[
         "each element's result depends on nothing but the inputs in rank order",
     ),
     setting(
+        "DEVICE",
+        Kind::Text,
+        "auto",
+        "auto: communicators are of the device that the process uses when it makes them, if it uses one; none: of host memory",
+    ),
+    setting(
+        "DRIVER_LIB",
+        Kind::Text,
+        "",
+        "the device driver's library; unset: libcuda.so.1 or libhggc.so, if the process has loaded one",
+    ),
+    setting(
+        "DRIVER_PREFIX",
+        Kind::Text,
+        "",
+        "what the names of the driver's functions begin with: cu, hg; unset: as the library's name says",
+    ),
+    setting(
         "EXCHANGE_BYTES",
         Kind::Bytes,
         "",

@@ -1,12 +1,14 @@
 //! Where the data lies and who moves it: the engine reaches user memory only through a [`Device`].
 //!
-//! Host memory is the first implementation. One for device memory copies and reduces with the driver's means;
-//! plans, engine and transports do not change.
+//! Host memory is the first implementation. Memory of accelerators comes to it through staging memory (`engine/staged.rs`); a
+//! [`Mailbox`] is where their streams meet the engine.
 
 mod host;
+mod mailbox;
 mod pointer;
 
 pub use host::Host;
+pub use mailbox::Mailbox;
 pub use pointer::UserPointer;
 
 use crate::reduce::{Form, Reduction};

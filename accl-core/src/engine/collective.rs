@@ -69,6 +69,11 @@ pub(crate) struct CollectiveOp {
 impl CollectiveOp {
     /// Begins an operation: from here on it has a place in the order of the communicator's operations.
     pub(crate) fn begin(call: &Call, endpoint: &mut Endpoint) -> Result<Self> {
+        Self::begin_piece(call, call.count_elems, endpoint)
+    }
+
+    /// The same for a piece of a call of `whole_elems`, which is what peers are told.
+    pub(super) fn begin_piece(call: &Call, whole_elems: usize, endpoint: &mut Endpoint) -> Result<Self> {
         let mut call = *call;
         let ranks = endpoint.ranks;
         let choice = select(call.kind, call.count_bytes(), &endpoint.facts)?;
@@ -79,7 +84,7 @@ impl CollectiveOp {
         }
         endpoint.sequence += 1;
         let alone = ranks == 1;
-        let posted = posted(&call, choice, endpoint);
+        let posted = PostedCall { count: whole_elems as u64, ..posted(&call, choice, endpoint) };
         endpoint.recorder.begin(endpoint.sequence, posted.what, posted.count);
         if call.count_bytes() >= TIMED_BYTES {
             endpoint.recorder.time(endpoint.sequence, false);

@@ -32,8 +32,8 @@ pub struct Job<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     next_call: usize,
-    collective: Option<CollectiveOp>,
-    transfer: Option<TransferOp>,
+    pub(super) collective: Option<CollectiveOp>,
+    pub(super) transfer: Option<TransferOp>,
     begun: bool,
 }
 
@@ -133,7 +133,7 @@ impl Work {
     /// What is under way, in words.
     pub(crate) fn describe(&self, endpoint: &Endpoint) -> String {
         if let Some(op) = &self.collective {
-            return format!("{} (collective #{})", describe(op.call.posted(0)), op.sequence);
+            return format!("{} (collective #{})", describe(op.posted), op.sequence);
         }
         match self.transfer_waiting(endpoint) {
             Some((true, peer, number)) => format!("Send #{number} to rank {peer}"),

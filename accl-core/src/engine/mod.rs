@@ -3,24 +3,30 @@
 //! * [`call`]: what is to be done. * `endpoint`: one rank's links and memory. * `collective`, `transfer`: the state
 //!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
 //!   waits, and notices what never comes. * [`stream`]: what is queued on host streams; `queues`, `pipeline`: the same loop
-//!   on a thread of its own.
+//!   on a thread of its own. `dock`, `arrivals`,
+//!   `staged`, `pieces`: calls in the memory of a device.
 
+mod arrivals;
 pub mod call;
 mod collective;
+mod dock;
 mod drive;
 mod endpoint;
 mod exchange;
 mod explain;
 mod lanes;
+mod pieces;
 mod pipeline;
 mod queues;
 mod seat;
+mod staged;
 mod steps;
 pub mod stream;
 mod transfer;
 mod watch;
 
 pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
+pub use dock::{Accelerator, launch};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub use lanes::Fabric;

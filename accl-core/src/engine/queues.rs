@@ -2,6 +2,7 @@
 //! in turn.
 
 use super::Poll;
+use super::arrivals::Arrivals;
 use super::call::Call;
 use super::drive::{Work, fail};
 use super::pipeline::Pipeline;
@@ -268,6 +269,8 @@ pub(super) struct Queues {
     queues: Vec<Queue>,
     /// Memory of those that have none any more.
     spare: Vec<Lines>,
+    /// Ranks with a device.
+    arrivals: Arrivals,
     arrived: Inbox,
     groups: u64,
     aborts_seen: u64,
@@ -280,6 +283,7 @@ impl Queues {
         Self {
             queues: Vec::new(),
             spare: Vec::new(),
+            arrivals: Arrivals::default(),
             arrived: Inbox::new(),
             groups: 0,
             aborts_seen: 0,
@@ -295,10 +299,11 @@ impl Queues {
         loop {
             looks = looks.wrapping_add(1);
             // Who queues and this thread take the inbox from each other's cache: seldom, unless there is nothing else.
-            let accepted = (self.queues.is_empty() || looks.is_multiple_of(LOOKS)) && self.accept(engine);
+            let idle = self.queues.is_empty() && !self.arrivals.has_some();
+            let accepted = (idle || looks.is_multiple_of(LOOKS)) && self.accept(engine);
             if accepted | self.end_aborted(engine) | self.poll() {
                 backoff.reset();
-            } else if self.queues.is_empty() || backoff.pause() == Pause::Sleep {
+            } else if idle || backoff.pause() == Pause::Sleep {
                 self.sleep(engine);
             }
         }
@@ -333,6 +338,7 @@ impl Queues {
                     self.queues[index].push_run(run);
                 }
                 Launch::Group { streams, parts } => self.accept_group(streams, parts),
+                Launch::Dock(seat) => self.arrivals.serve(seat),
             }
         }
         drop(calls);
@@ -397,7 +403,7 @@ impl Queues {
 
     /// Polls what is at the heads; true if anything moved.
     fn poll(&mut self) -> bool {
-        let mut moved = false;
+        let mut moved = self.arrivals.has_some() && self.arrivals.poll();
         for index in 0..self.queues.len() {
             moved |= if matches!(self.queues[index].lines.entries.front(), Some(Entry::Run(_))) {
                 self.queues[index].poll_run()
@@ -448,9 +454,12 @@ impl Queues {
                 return;
             }
         }
+        if self.arrivals.examine() {
+            return;
+        }
         let rings = engine.bell.arm();
-        let seats: Vec<Arc<Seat>> =
-            self.queues.iter().flat_map(|queue| queue.seats(false)).cloned().collect();
+        let queued = self.queues.iter().flat_map(|queue| queue.seats(false));
+        let seats: Vec<Arc<Seat>> = queued.chain(self.arrivals.seats()).cloned().collect();
         let bells: Vec<(&Bell, u32)> = seats
             .iter()
             .filter_map(|seat| seat.arena.as_ref().map(|arena| &arena.block(seat.rank).bell))
@@ -468,11 +477,20 @@ impl Queues {
         if !(self.accept(engine) | self.end_aborted(engine) | self.poll()) {
             let mut words = vec![(engine.bell.word(), rings)];
             words.extend(bells.iter().map(|(bell, rings)| (bell.word(), *rings)));
-            futex::wait_any(&words, if self.queues.is_empty() { self.trim(engine) } else { LOOK_AROUND });
+            futex::wait_any(&words, self.most_sleep(engine));
         }
         engine.bell.disarm();
         for (bell, _) in bells {
             bell.disarm();
+        }
+    }
+
+    /// How long to sleep.
+    fn most_sleep(&mut self, engine: &Engine) -> Duration {
+        match (self.arrivals.has_some(), self.queues.is_empty()) {
+            (true, _) => self.arrivals.most_sleep(),
+            (false, true) => self.trim(engine),
+            (false, false) => LOOK_AROUND,
         }
     }
 

@@ -1,6 +1,9 @@
 //! One rank's seat in a communicator: its endpoint, and what others may touch while an operation runs.
 
+use super::call::Call;
+use super::dock::{Accelerator, Dock};
 use super::endpoint::Endpoint;
+use super::stream::Part;
 use crate::error::{Error, Result};
 use crate::os::cpu;
 use crate::os::process::Watch;
@@ -87,6 +90,8 @@ pub struct Seat {
     /// done as were queued before it.
     pub(super) launches: Progress,
     pub(crate) recorder: Arc<Recorder>,
+    /// Where streams of its device come; none for a rank in host memory.
+    pub(crate) dock: Option<Dock>,
 }
 
 impl Seat {
@@ -111,6 +116,25 @@ impl Seat {
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
             launches: Progress::default(),
+            dock: None,
+        }
+    }
+
+    /// The same with a device, on whose streams its calls are made.
+    pub fn with_device(self, device: Option<Accelerator>) -> Result<Self> {
+        let dock = device.map(Dock::new).transpose()?;
+        Ok(Self { dock, ..self })
+    }
+
+    /// True if a launch of this rank is nothing but copies of its own.
+    pub(super) fn is_plain_alone(&self, part: &Part) -> bool {
+        self.arena.is_none() && part.calls.iter().all(|call: &Call| call.operator.scale.is_none())
+    }
+
+    /// Lets streams of the device go on that wait for this rank; nothing of theirs will be carried out any more.
+    pub fn release(&self) {
+        if let Some(dock) = &self.dock {
+            dock.release();
         }
     }
 
@@ -191,6 +215,7 @@ impl Seat {
             arena.block(self.rank).bell.ring();
             tcp::wake::tell(arena);
         }
+        self.release();
         super::stream::wake_for_abort();
     }
 

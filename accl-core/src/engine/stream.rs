@@ -131,6 +131,16 @@ pub fn submit_call(stream: &HostStream, seat: &Arc<Seat>, call: &Call) -> Result
     Ok(())
 }
 
+/// Has the engine's thread look at a rank's dock from now on.
+pub(super) fn serve_dock(seat: &Arc<Seat>) -> Result<()> {
+    let engine = Engine::of_process()?;
+    engine.inbox.0.lock().launches.push(Launch::Dock(seat.clone()));
+    // Release: pairs with `Engine::take`.
+    engine.full.store(true, Ordering::Release);
+    engine.bell.ring();
+    Ok(())
+}
+
 /// Makes the engine's thread end what is queued for seats that have been aborted.
 pub(super) fn wake_for_abort() {
     if let Some(engine) = ENGINE.get() {
@@ -164,6 +174,8 @@ pub(super) enum Launch {
     Run(Arc<StreamState>, Run),
     /// Everything else; each part with its turn.
     Group { streams: Vec<Arc<StreamState>>, parts: Vec<(u64, Part)> },
+    /// A rank to whose dock streams of a device will come.
+    Dock(Arc<Seat>),
 }
 
 /// Launches in the order in which they were queued.

@@ -1,6 +1,6 @@
 //! `ncclMemAlloc` for host memory: nameless files, so that peers can map them.
 
-use super::regions;
+use super::{UserPointer, regions};
 use crate::error::{Error, Result};
 use crate::os::mapping::{Mapping, nameless_file};
 use parking_lot::Mutex;
@@ -35,6 +35,14 @@ pub fn allocate(bytes: usize) -> Result<*mut u8> {
     // The descriptor stays, so that peers can map the memory, too.
     let _ = regions::insert(start as u64, rounded as u64, file, 0);
     Ok(start)
+}
+
+/// The same, not empty, as memory that is vouched for until it is freed.
+pub fn allocate_shared(bytes: usize) -> Result<UserPointer> {
+    let start = allocate(bytes)?;
+    // SAFETY: it is ours, mapped, and of at least that length.
+    #[expect(unsafe_code)]
+    Ok(unsafe { UserPointer::new(start.cast_const().cast()) })
 }
 
 /// Gives memory of [`allocate`] back; null is nothing to do.

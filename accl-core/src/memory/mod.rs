@@ -6,6 +6,6 @@ mod registry;
 mod scratch;
 
 pub use crate::device::UserPointer;
-pub use allocate::{allocate, free};
+pub use allocate::{allocate, allocate_shared, free};
 pub use registry::Registry;
 pub use scratch::{Scratch, read_scalar};

@@ -1,0 +1,61 @@
+//! Which device a communicator is of, and the streams on which its calls are made.
+
+use super::Communicator;
+use crate::config::Settings;
+use crate::driver;
+use crate::engine::{Accelerator, HostStream};
+use crate::error::{Error, Result};
+
+/// Where a call is made.
+#[derive(Clone, Copy, Debug)]
+pub enum Stream<'a> {
+    /// In host memory, at once: the call returns when it is done.
+    None,
+    /// In host memory, in the order of a host stream.
+    Host(&'a HostStream),
+    /// In the memory of the communicator's device, in the order of one of its streams.
+    Device(driver::Stream),
+}
+
+/// The device that the calling thread uses, if it uses one, and settings do not keep the library from it.
+pub(super) fn current(settings: &Settings) -> Result<Option<Accelerator>> {
+    let Some(driver) = wanted(settings)? else { return Ok(None) };
+    Ok(driver.current()?.map(|context| Accelerator { driver, context }))
+}
+
+/// The devices with these numbers, or the first `ranks`; none if the process uses no devices.
+pub(super) fn listed(settings: &Settings, ranks: usize, numbers: Option<&[i32]>) -> Result<Vec<Option<Accelerator>>> {
+    let driver = wanted(settings)?;
+    let devices = driver.map_or(Ok(0), driver::Driver::devices)?;
+    let Some(driver) = driver.filter(|_| devices > 0) else { return Ok(vec![None; ranks]) };
+    let device = |rank: usize| {
+        let ordinal = numbers.map_or(Ok(rank as i32), |numbers| {
+            numbers.get(rank).copied().ok_or_else(|| Error::internal("a rank without a device"))
+        })?;
+        if !(0..devices).contains(&ordinal) {
+            return Err(Error::argument(format!(
+                "device {ordinal} for rank {rank}: this process has {devices} devices; pass numbers from 0 to {}",
+                devices - 1
+            )));
+        }
+        Ok(Some(Accelerator { driver, context: driver.primary(ordinal)? }))
+    };
+    (0..ranks).map(device).collect()
+}
+
+fn wanted(settings: &Settings) -> Result<Option<&'static dyn driver::Driver>> {
+    if settings.driver.on { driver::of_process() } else { Ok(None) }
+}
+
+impl Communicator {
+    /// True if its calls are made on streams of a device.
+    #[inline]
+    pub fn has_device(&self) -> bool {
+        self.shared.device.is_some()
+    }
+
+    /// The number of its device in this process, or -1 in host memory.
+    pub fn device(&self) -> i32 {
+        self.shared.device.map_or(-1, |device| device.context.ordinal)
+    }
+}

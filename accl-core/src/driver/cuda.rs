@@ -1,0 +1,361 @@
+//! A driver with CUDA's functions, under CUDA's prefix or another one.
+//!
+//! # Safety
+//! Functions are called with handles that the same driver has given out, and with places of our own for results, which
+//! outlive the call. What is queued on streams refers to memory whose owner keeps it until the stream is past that.
+#![allow(unsafe_code)]
+
+use super::table::Table;
+use super::{Capture, Context, Driver, Event, Pinned, Properties, Residence, Stream, Until, refused};
+use crate::config;
+use crate::error::{Error, Result};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ptr::{null, null_mut};
+
+// Codes and flags, from the driver's documentation.
+const NOT_INITIALIZED: c_int = 3;
+const DEINITIALIZED: c_int = 4;
+const INVALID_VALUE: c_int = 1;
+const NOT_READY: c_int = 600;
+const HOST_PORTABLE: c_uint = 1;
+const HOST_DEVICE_MAPPED: c_uint = 2;
+const STREAM_NON_BLOCKING: c_uint = 1;
+const EVENT_WITHOUT_TIME: c_uint = 2;
+const WAIT_REACHED: c_uint = 0;
+const WAIT_EQUAL: c_uint = 1;
+const CAPTURE_ACTIVE: c_int = 1;
+const CAPTURE_INVALIDATED: c_int = 2;
+const CAPTURE_MODE_RELAXED: c_int = 2;
+const OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
+const GRAPH_MOVES_OBJECT: c_uint = 1;
+const CAPABILITY_MAJOR: c_int = 75;
+const CAPABILITY_MINOR: c_int = 76;
+const POINTER_MEMORY_TYPE: c_int = 2;
+const POINTER_IS_MANAGED: c_int = 8;
+const POINTER_ORDINAL: c_int = 9;
+const MEMORY_HOST: c_uint = 1;
+
+/// The names under which drivers are installed, with their prefixes.
+const USUAL: [(&str, &str); 3] = [("libcuda.so.1", "cu"), ("libhggc.so.1", "hg"), ("libhggc.so", "hg")];
+
+/// The driver.
+#[derive(Debug)]
+pub(super) struct Cuda {
+    table: Table,
+}
+
+impl Cuda {
+    /// The driver that the process has loaded, or that the settings name.
+    pub(super) fn find(wanted: &config::Driver) -> Result<Option<Self>> {
+        if let Some(library) = &wanted.library {
+            let prefix = wanted.prefix.as_deref().unwrap_or("cu");
+            return Ok(Table::open(library, prefix, true)?.map(|table| Self { table }));
+        }
+        for (library, prefix) in USUAL {
+            let prefix = wanted.prefix.as_deref().unwrap_or(prefix);
+            if let Some(table) = Table::open(library, prefix, false)? {
+                return Ok(Some(Self { table }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// An error unless `code` is success; `name` is the function's without its prefix.
+    #[track_caller]
+    fn check(&self, name: &str, code: c_int) -> Result<()> {
+        if code == 0 { Ok(()) } else { Err(self.error(name, code)) }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn error(&self, name: &str, code: c_int) -> Error {
+        let text = |function: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
+            let mut text: *const c_char = null();
+            // SAFETY: see the head of this file; texts are constants of the driver, and end with a zero.
+            unsafe {
+                if function(code, &raw mut text) != 0 || text.is_null() {
+                    return "unknown".to_string();
+                }
+                CStr::from_ptr(text).to_string_lossy().into_owned()
+            }
+        };
+        let function = format!("{}{name}", self.table.prefix);
+        refused(&function, code, &text(self.table.error_name), &text(self.table.error_text))
+    }
+
+    fn attribute(&self, attribute: c_int, ordinal: c_int) -> Option<c_int> {
+        let mut value = 0;
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.device_attribute)(&raw mut value, attribute, ordinal) };
+        (code == 0).then_some(value)
+    }
+
+    /// One of a pointer's attributes; none if the driver does not know the pointer, or the attribute.
+    fn pointer_attribute(&self, attribute: c_int, address: usize) -> Result<Option<c_uint>> {
+        // All that are asked for have at most four bytes.
+        let mut value: c_ulonglong = 0;
+        // SAFETY: see the head of this file; the address is looked up and not followed.
+        let code = unsafe {
+            (self.table.pointer_attribute)((&raw mut value).cast(), attribute, address as c_ulonglong)
+        };
+        match code {
+            0 => Ok(Some(value as c_uint)),
+            INVALID_VALUE => Ok(None),
+            code => Err(self.error("PointerGetAttribute", code)),
+        }
+    }
+}
+
+fn handle(number: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(number)
+}
+
+fn number(handle: *mut c_void) -> usize {
+    handle.expose_provenance()
+}
+
+impl Driver for Cuda {
+    fn current(&self) -> Result<Option<Context>> {
+        let mut context = null_mut();
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.context_current)(&raw mut context) };
+        if code == NOT_INITIALIZED || code == DEINITIALIZED {
+            return Ok(None);
+        }
+        self.check("CtxGetCurrent", code)?;
+        let mut ordinal = 0;
+        if !context.is_null() {
+            // SAFETY: as above.
+            self.check("CtxGetDevice", unsafe { (self.table.context_device)(&raw mut ordinal) })?;
+            return Ok(Some(Context { handle: number(context), ordinal }));
+        }
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: as above.
+        let code = unsafe { (self.table.primary_state)(0, &raw mut flags, &raw mut active) };
+        if code != 0 || active == 0 {
+            return Ok(None);
+        }
+        self.primary(0).map(Some)
+    }
+
+    fn primary(&self, ordinal: i32) -> Result<Context> {
+        let mut context = null_mut();
+        // It is the process's own as long as it lives: whoever resets it takes it from every user at once.
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.primary_retain)(&raw mut context, ordinal) };
+        self.check("DevicePrimaryCtxRetain", code)?;
+        Ok(Context { handle: number(context), ordinal })
+    }
+
+    fn devices(&self) -> Result<i32> {
+        let mut count = 0;
+        // SAFETY: see the head of this file.
+        match unsafe { (self.table.device_count)(&raw mut count) } {
+            NOT_INITIALIZED | DEINITIALIZED => Ok(0),
+            code => self.check("DeviceGetCount", code).map(|()| count),
+        }
+    }
+
+    fn push(&self, context: Context) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("CtxPushCurrent", unsafe { (self.table.context_push)(handle(context.handle)) })
+    }
+
+    fn pop(&self) -> Result<()> {
+        let mut context = null_mut();
+        // SAFETY: see the head of this file.
+        self.check("CtxPopCurrent", unsafe { (self.table.context_pop)(&raw mut context) })
+    }
+
+    fn relax_captures(&self) -> Result<()> {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.thread_capture_mode)(&raw mut mode) };
+        self.check("ThreadExchangeStreamCaptureMode", code)
+    }
+
+    fn properties(&self, context: Context) -> Result<Properties> {
+        let mut bus_id = [0u8; 32];
+        let room = bus_id.len() as c_int;
+        // SAFETY: see the head of this file; the driver ends the text with a zero within the room.
+        let code = unsafe { (self.table.device_bus_id)(bus_id.as_mut_ptr().cast(), room, context.ordinal) };
+        self.check("DeviceGetPCIBusId", code)?;
+        let attribute = |attribute| self.attribute(attribute, context.ordinal).unwrap_or(0);
+        Ok(Properties {
+            bus_id: CStr::from_bytes_until_nul(&bus_id)
+                .map_or_else(|_| String::new(), |text| text.to_string_lossy().to_lowercase()),
+            capability: (attribute(CAPABILITY_MAJOR), attribute(CAPABILITY_MINOR)),
+        })
+    }
+
+    fn residence(&self, address: usize) -> Result<Residence> {
+        let Some(kind) = self.pointer_attribute(POINTER_MEMORY_TYPE, address)? else {
+            return Ok(Residence::Process);
+        };
+        if self.pointer_attribute(POINTER_IS_MANAGED, address)?.is_some_and(|managed| managed & 0xff != 0) {
+            return Ok(Residence::Managed);
+        }
+        if kind == MEMORY_HOST {
+            return Ok(Residence::Pinned);
+        }
+        let ordinal = self.pointer_attribute(POINTER_ORDINAL, address)?.unwrap_or(0);
+        Ok(Residence::Device(ordinal.cast_signed()))
+    }
+
+    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
+        let (mut host, mut device) = (null_mut(), 0);
+        // SAFETY: see the head of this file; the memory is zeroed before anybody else knows of it.
+        unsafe {
+            let flags = HOST_PORTABLE | HOST_DEVICE_MAPPED;
+            self.check("MemHostAlloc", (self.table.host_allocate)(&raw mut host, bytes, flags))?;
+            let code = (self.table.host_device_pointer)(&raw mut device, host, 0);
+            if let Err(error) = self.check("MemHostGetDevicePointer", code) {
+                (self.table.host_free)(host);
+                return Err(error);
+            }
+            std::ptr::write_bytes(host.cast::<u8>(), 0, bytes);
+        }
+        Ok(Pinned { host: number(host), device: device as usize })
+    }
+
+    fn free_pinned(&self, memory: Pinned) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("MemFreeHost", unsafe { (self.table.host_free)(handle(memory.host)) })
+    }
+
+    fn register(&self, start: usize, bytes: usize) -> Result<()> {
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.host_register)(handle(start), bytes, HOST_PORTABLE) };
+        self.check("MemHostRegister", code)
+    }
+
+    fn unregister(&self, start: usize) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("MemHostUnregister", unsafe { (self.table.host_unregister)(handle(start)) })
+    }
+
+    fn create_stream(&self) -> Result<Stream> {
+        let mut stream = null_mut();
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
+        self.check("StreamCreate", code).map(|()| Stream(number(stream)))
+    }
+
+    fn destroy_stream(&self, stream: Stream) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("StreamDestroy", unsafe { (self.table.stream_destroy)(handle(stream.0)) })
+    }
+
+    fn create_event(&self) -> Result<Event> {
+        let mut event = null_mut();
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.event_create)(&raw mut event, EVENT_WITHOUT_TIME) };
+        self.check("EventCreate", code).map(|()| Event(number(event)))
+    }
+
+    fn destroy_event(&self, event: Event) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("EventDestroy", unsafe { (self.table.event_destroy)(handle(event.0)) })
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> Result<()> {
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.event_record)(handle(event.0), handle(stream.0)) };
+        self.check("EventRecord", code)
+    }
+
+    fn has_passed(&self, event: Event) -> Result<bool> {
+        // SAFETY: see the head of this file.
+        match unsafe { (self.table.event_query)(handle(event.0)) } {
+            NOT_READY => Ok(false),
+            code => self.check("EventQuery", code).map(|()| true),
+        }
+    }
+
+    fn wait_event(&self, stream: Stream, event: Event) -> Result<()> {
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.stream_wait_event)(handle(stream.0), handle(event.0), 0) };
+        self.check("StreamWaitEvent", code)
+    }
+
+    fn copy(&self, destination: usize, source: usize, bytes: usize, stream: Stream) -> Result<()> {
+        let (to, from) = (destination as c_ulonglong, source as c_ulonglong);
+        // SAFETY: see the head of this file.
+        self.check("MemcpyAsync", unsafe { (self.table.copy)(to, from, bytes, handle(stream.0)) })
+    }
+
+    fn write_word(&self, stream: Stream, word: usize, value: u32) -> Result<()> {
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.stream_write)(handle(stream.0), word as c_ulonglong, value, 0) };
+        self.check("StreamWriteValue32", code)
+    }
+
+    fn wait_word(&self, stream: Stream, word: usize, until: Until) -> Result<()> {
+        let (value, flags) = match until {
+            Until::Equal(value) => (value, WAIT_EQUAL),
+            Until::Reached(value) => (value, WAIT_REACHED),
+        };
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.stream_wait)(handle(stream.0), word as c_ulonglong, value, flags) };
+        self.check("StreamWaitValue32", code)
+    }
+
+    fn capture(&self, stream: Stream) -> Result<Capture> {
+        let (mut status, mut id, mut graph) = (0, 0, null_mut());
+        // SAFETY: see the head of this file; the list of dependencies is not asked for.
+        let code = unsafe {
+            (self.table.stream_capture)(
+                handle(stream.0),
+                &raw mut status,
+                &raw mut id,
+                &raw mut graph,
+                null_mut(),
+                null_mut(),
+            )
+        };
+        self.check("StreamGetCaptureInfo", code)?;
+        Ok(match status {
+            CAPTURE_ACTIVE => Capture::Active { id, graph: number(graph) },
+            CAPTURE_INVALIDATED => Capture::Invalidated,
+            _ => Capture::None,
+        })
+    }
+
+    fn keep_for_graph(&self, graph: usize, ended: Box<dyn FnOnce() + Send>) -> Result<()> {
+        let data: *mut Ended = Box::into_raw(Box::new(ended));
+        let mut object = null_mut();
+        // SAFETY: see the head of this file; `data` belongs to the object once it is made, and is called once, when that goes.
+        unsafe {
+            let flags = OBJECT_NO_DESTRUCTOR_SYNC;
+            let made = (self.table.user_object_create)(&raw mut object, data.cast(), call_ended, 1, flags);
+            if made != 0 {
+                drop(Box::from_raw(data));
+                return Err(self.error("UserObjectCreate", made));
+            }
+            let kept = (self.table.graph_retain)(handle(graph), object, 1, GRAPH_MOVES_OBJECT);
+            self.check("GraphRetainUserObject", kept)
+        }
+    }
+
+    fn call_host(&self, stream: Stream, function: fn()) -> Result<()> {
+        let data = function as *mut c_void;
+        // SAFETY: see the head of this file; functions stay where they are.
+        let code = unsafe { (self.table.launch_host)(handle(stream.0), call_function, data) };
+        self.check("LaunchHostFunc", code)
+    }
+}
+
+type Ended = Box<dyn FnOnce() + Send>;
+
+extern "C" fn call_ended(data: *mut c_void) {
+    // SAFETY: `keep_for_graph` has made it, and the driver calls once.
+    let ended = unsafe { Box::from_raw(data.cast::<Ended>()) };
+    // Nothing may unwind into the driver.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(*ended));
+}
+
+extern "C" fn call_function(data: *mut c_void) {
+    // SAFETY: `call_host` has made it of such a function.
+    let function = unsafe { std::mem::transmute::<*mut c_void, fn()>(data) };
+    let _ = std::panic::catch_unwind(function);
+}

@@ -1,0 +1,187 @@
+//! Drivers of accelerators: what the library needs of one, and the table of functions that is opened at run time.
+//!
+//! CUDA's driver and that of the PPU have the same functions under another prefix (`cu`, `hg`), so that one table serves
+//! both. The library is never linked with a driver. It asks for the one that the process has loaded already: where there is
+//! none, there is no device memory either, and everything lies in host memory.
+
+mod cuda;
+mod table;
+
+use crate::config;
+use crate::error::{Error, Result};
+use std::fmt::Debug;
+use std::sync::OnceLock;
+
+/// A driver's context: what belongs to one device of one process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Context {
+    /// The driver's handle.
+    pub handle: usize,
+    /// The number of the device, as this process counts.
+    pub ordinal: i32,
+}
+
+/// A queue of work on a device, as the driver or a user names it; 0 is the default stream of the current context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stream(pub usize);
+
+/// A mark in a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event(pub usize);
+
+/// Host memory that both the processor and the device can reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pinned {
+    /// Where the processor finds it.
+    pub host: usize,
+    /// Where the device finds it.
+    pub device: usize,
+}
+
+/// What a stream does with work that is put on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Capture {
+    /// It runs.
+    None,
+    /// It becomes part of a graph.
+    Active {
+        /// A number of this capture that no other one has.
+        id: u64,
+        /// The graph, as the driver names it.
+        graph: usize,
+    },
+    /// Nothing: something illegal has been done, and the capture must be ended.
+    Invalidated,
+}
+
+/// When a stream that waits for a word goes on. Words and values are compared as numbers of 32 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Until {
+    /// The word is as given.
+    Equal(u32),
+    /// The word has come so far, counting round: their difference is not negative.
+    Reached(u32),
+}
+
+/// Where memory lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Residence {
+    /// The driver does not know it: ordinary memory of the process.
+    Process,
+    /// Host memory that the driver has allocated or registered.
+    Pinned,
+    /// Memory of the device with this number.
+    Device(i32),
+    /// It moves between both.
+    Managed,
+}
+
+/// What a device says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Properties {
+    /// Its address on the bus, like `0000:3b:00.0`.
+    pub bus_id: String,
+    /// Major and minor number of what it can compute.
+    pub capability: (i32, i32),
+}
+
+/// What the library asks of a driver. Errors are of kind [`crate::ErrorKind::Device`], and name function and code.
+pub trait Driver: Send + Sync + Debug {
+    /// The calling thread's context: its current one, or the primary one of the first device if the process has that in use (programs
+    /// of the runtime library that never chose a device). None if the process uses no device.
+    fn current(&self) -> Result<Option<Context>>;
+
+    /// The context that the runtime library uses for device `ordinal`.
+    fn primary(&self, ordinal: i32) -> Result<Context>;
+
+    /// How many devices there are; none if the process has not begun to use them.
+    fn devices(&self) -> Result<i32>;
+
+    /// Makes `context` the calling thread's, on top of the one it has.
+    fn push(&self, context: Context) -> Result<()>;
+
+    /// Takes the last [`Self::push`] back.
+    fn pop(&self) -> Result<()>;
+
+    /// Lets the calling thread call everything while other threads capture.
+    fn relax_captures(&self) -> Result<()>;
+
+    /// What the device of `context` is.
+    fn properties(&self, context: Context) -> Result<Properties>;
+
+    /// Where `address` lies.
+    fn residence(&self, address: usize) -> Result<Residence>;
+
+    /// Zeroed host memory that every device can reach.
+    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned>;
+
+    /// Gives it back.
+    fn free_pinned(&self, memory: Pinned) -> Result<()>;
+
+    /// Makes memory of the process known, so that copies from and to it run by themselves. It must stay until it is unregistered.
+    fn register(&self, start: usize, bytes: usize) -> Result<()>;
+
+    /// Takes a registration back.
+    fn unregister(&self, start: usize) -> Result<()>;
+
+    /// A stream that does not wait for the default stream.
+    fn create_stream(&self) -> Result<Stream>;
+
+    /// Gives it back; what is queued there still runs.
+    fn destroy_stream(&self, stream: Stream) -> Result<()>;
+
+    /// An event without a time.
+    fn create_event(&self) -> Result<Event>;
+
+    /// Gives it back.
+    fn destroy_event(&self, event: Event) -> Result<()>;
+
+    /// Marks the end of what is queued on `stream` now.
+    fn record(&self, event: Event, stream: Stream) -> Result<()>;
+
+    /// True if everything before the mark is done.
+    fn has_passed(&self, event: Event) -> Result<bool>;
+
+    /// What is queued on `stream` later waits for the mark.
+    fn wait_event(&self, stream: Stream, event: Event) -> Result<()>;
+
+    /// Queues a copy between any two kinds of memory.
+    fn copy(&self, destination: usize, source: usize, bytes: usize, stream: Stream) -> Result<()>;
+
+    /// Queues a store to a word (its address on the device); what was queued before is visible before it.
+    fn write_word(&self, stream: Stream, word: usize, value: u32) -> Result<()>;
+
+    /// What is queued later waits for a word (its address on the device).
+    fn wait_word(&self, stream: Stream, word: usize, until: Until) -> Result<()>;
+
+    /// Whether `stream` is being captured.
+    fn capture(&self, stream: Stream) -> Result<Capture>;
+
+    /// Has `ended` called when the graph and all that was made of it is gone, on any thread. It must not call the driver.
+    fn keep_for_graph(&self, graph: usize, ended: Box<dyn FnOnce() + Send>) -> Result<()>;
+
+    /// Queues a call of `function` on a thread of the driver. It must not call the driver, nor wait.
+    fn call_host(&self, stream: Stream, function: fn()) -> Result<()>;
+}
+
+/// The driver that this process has loaded, if it has; looked for anew until one is found.
+pub fn of_process() -> Result<Option<&'static dyn Driver>> {
+    static DRIVER: OnceLock<cuda::Cuda> = OnceLock::new();
+    if let Some(driver) = DRIVER.get() {
+        return Ok(Some(driver));
+    }
+    let wanted = config::Driver::load()?;
+    match cuda::Cuda::find(&wanted)? {
+        Some(found) => Ok(Some(DRIVER.get_or_init(|| found))),
+        None => Ok(None),
+    }
+}
+
+/// A failed call of the driver.
+#[track_caller]
+fn refused(function: &str, code: i32, name: &str, description: &str) -> Error {
+    Error::new(
+        crate::ErrorKind::Device,
+        format!("{function} of the device driver failed: {name} ({code}): {description}"),
+    )
+}
