@@ -1,0 +1,10 @@
+//! The CUDA runtime's face: functions of libcudart, of CUDA 12 and 13. They turn C into calls of the modules, and hold no state.
+
+mod device;
+mod event;
+mod graph;
+mod memory;
+mod stream;
+mod unsupported;
+
+pub(crate) use graph::put_list;
