@@ -85,7 +85,11 @@ pub(crate) fn stream(comm: &Communicator, handle: cudaStream_t) -> Result<Stream
 
 /// The stream of a collective of `count` elements: with nothing to do it is not looked at (§5.1 step 9).
 #[inline]
-pub(crate) fn collective_stream(comm: &Communicator, handle: cudaStream_t, count: usize) -> Result<StreamHandle> {
+pub(crate) fn collective_stream(
+    comm: &Communicator,
+    handle: cudaStream_t,
+    count: usize,
+) -> Result<StreamHandle> {
     if count == 0 { Ok(StreamHandle::None) } else { stream(comm, handle) }
 }
 

@@ -76,6 +76,7 @@ functions! {
     ncclCommDestroy(Comm);
     ncclCommAbort(Comm);
     ncclCommCount(Comm, *mut c_int);
+    ncclCommCuDevice(Comm, *mut c_int);
     ncclCommUserRank(Comm, *mut c_int);
     ncclCommGetAsyncError(Comm, *mut c_int);
     ncclAllReduce(Ptr, Ptr, usize, c_int, c_int, Comm, Stream);

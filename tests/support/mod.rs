@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod cluster;
+pub mod device;
 pub mod oracle;
 pub mod snapshot;
 
@@ -25,22 +26,26 @@ pub fn root() -> PathBuf {
 /// The directory with libaccl.so, libnccl.so, libpccl.so and the links of their sonames, of this run's profile.
 pub fn libraries() -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARIES.get_or_init(|| {
-        // This test is <target>/<profile>/deps/<name>.
-        let test = std::env::current_exe().expect("the path of this test");
-        let profile = test.ancestors().nth(2).expect("a directory of the profile").to_path_buf();
-        let name = profile.file_name().and_then(OsStr::to_str).expect("a name");
-        let target = profile.parent().expect("a target directory");
-        // Cargo builds what a test depends on as a crate; nothing depends on a C library, so we ask for it.
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build
-            .current_dir(root())
-            .args(["build", "--quiet", "-p", "libaccl", "-p", "libnccl", "-p", "libpccl"]);
-        build.args(["--profile", if name == "debug" { "dev" } else { name }]).arg("--target-dir").arg(target);
-        run(&mut build);
-        profile
-    })
+    LIBRARIES.get_or_init(|| build(&["libaccl", "libnccl", "libpccl"]))
+}
+
+/// Builds packages with this run's profile, and says where the results are. Cargo builds what a test depends on as a crate;
+/// nothing depends on a C library, so we ask for it.
+pub fn build(packages: &[&str]) -> PathBuf {
+    // This test is <target>/<profile>/deps/<name>.
+    let test = std::env::current_exe().expect("the path of this test");
+    let profile = test.ancestors().nth(2).expect("a directory of the profile").to_path_buf();
+    let name = profile.file_name().and_then(OsStr::to_str).expect("a name");
+    let target = profile.parent().expect("a target directory");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(root()).args(["build", "--quiet"]);
+    for package in packages {
+        build.args(["-p", package]);
+    }
+    build.args(["--profile", if name == "debug" { "dev" } else { name }]).arg("--target-dir").arg(target);
+    run(&mut build);
+    profile
 }
 
 /// Runs a command that must succeed.

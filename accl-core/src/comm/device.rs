@@ -24,7 +24,11 @@ pub(super) fn current(settings: &Settings) -> Result<Option<Accelerator>> {
 }
 
 /// The devices with these numbers, or the first `ranks`; none if the process uses no devices.
-pub(super) fn listed(settings: &Settings, ranks: usize, numbers: Option<&[i32]>) -> Result<Vec<Option<Accelerator>>> {
+pub(super) fn listed(
+    settings: &Settings,
+    ranks: usize,
+    numbers: Option<&[i32]>,
+) -> Result<Vec<Option<Accelerator>>> {
     let driver = wanted(settings)?;
     let devices = driver.map_or(Ok(0), driver::Driver::devices)?;
     let Some(driver) = driver.filter(|_| devices > 0) else { return Ok(vec![None; ranks]) };

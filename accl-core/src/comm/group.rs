@@ -299,7 +299,9 @@ fn carry_out_in_host_memory(calls: Vec<Pending>) -> Result<()> {
     let mut waits = false;
     for pending in &calls {
         match &pending.stream {
-            Queue::Host(stream) if !streams.iter().any(|other| other.is(stream)) => streams.push(stream.clone()),
+            Queue::Host(stream) if !streams.iter().any(|other| other.is(stream)) => {
+                streams.push(stream.clone())
+            }
             Queue::Host(_) => {}
             Queue::None | Queue::Device(_) => waits = true,
         }

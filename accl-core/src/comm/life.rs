@@ -82,7 +82,10 @@ impl Communicator {
         let (comm, rank, ranks) = (self.key(), self.rank(), self.ranks());
         log::info(
             subsystem::INIT,
-            format_args!("comm {comm:#x} rank {rank} nranks {ranks} cudaDev {} busId 0 - {how} COMPLETE", self.device()),
+            format_args!(
+                "comm {comm:#x} rank {rank} nranks {ranks} cudaDev {} busId 0 - {how} COMPLETE",
+                self.device()
+            ),
         );
     }
 

@@ -110,7 +110,9 @@ impl Table {
             Ok(library) => Self::of(library, prefix).map(Some),
             Err(error) if load => Err(Error::new(
                 crate::ErrorKind::Device,
-                format!("the device driver {name} (ACCL_DRIVER_LIB) cannot be loaded: {error}; name a library that can, or unset it"),
+                format!(
+                    "the device driver {name} (ACCL_DRIVER_LIB) cannot be loaded: {error}; name a library that can, or unset it"
+                ),
             )),
             Err(_) => Ok(None),
         }

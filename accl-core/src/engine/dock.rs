@@ -94,13 +94,8 @@ impl Dock {
     /// A dock for streams of `accelerator`.
     pub(crate) fn new(accelerator: Accelerator) -> Result<Self> {
         let mailbox = accelerator.within(|driver| Mailbox::take(driver))?;
-        let launched = Launched {
-            mailbox,
-            expected: VecDeque::new(),
-            stream: None,
-            graphs: Vec::new(),
-            served: false,
-        };
+        let launched =
+            Launched { mailbox, expected: VecDeque::new(), stream: None, graphs: Vec::new(), served: false };
         Ok(Self {
             accelerator,
             launched: Mutex::new(launched),
@@ -219,7 +214,8 @@ impl Drop for Dock {
 /// Puts what one rank does in a launch on streams of its device; all of them wait for it. Returns at once.
 pub fn launch(streams: &[Stream], part: Part) -> Result<()> {
     let seat = part.seat.clone();
-    let dock = seat.dock.as_ref().ok_or_else(|| Error::internal("a device stream for a rank without a device"))?;
+    let dock =
+        seat.dock.as_ref().ok_or_else(|| Error::internal("a device stream for a rank without a device"))?;
     dock.launch(&seat, streams, part)
 }
 
@@ -239,10 +235,12 @@ fn common_capture(driver: &dyn Driver, streams: &[Stream]) -> Result<Capture> {
 
 /// The first stream waits for the others.
 fn gather(driver: &dyn Driver, first: Stream, others: &[Stream]) -> Result<()> {
-    others.iter().try_for_each(|other| with_event(driver, |event| {
-        driver.record(event, *other)?;
-        driver.wait_event(first, event)
-    }))
+    others.iter().try_for_each(|other| {
+        with_event(driver, |event| {
+            driver.record(event, *other)?;
+            driver.wait_event(first, event)
+        })
+    })
 }
 
 /// The others wait for the first stream.

@@ -55,7 +55,8 @@ impl Pieces {
         let (whole, size) = (call.count_elems, call.dtype.size_bytes());
         let blocks = elems / whole;
         // Blocks that are whole follow each other in the buffer, too.
-        let (blocks, bytes) = if count == whole { (blocks.min(1), blocks * count * size) } else { (blocks, count * size) };
+        let (blocks, bytes) =
+            if count == whole { (blocks.min(1), blocks * count * size) } else { (blocks, count * size) };
         (0..blocks).map(move |block| Portion {
             buffer_at: (block * whole + first) * size,
             slot_at: block * count * size,
@@ -64,12 +65,24 @@ impl Pieces {
     }
 
     /// What piece `number` needs of this rank's input.
-    pub(super) fn inputs(&self, call: &Call, ranks: usize, rank: Rank, number: usize) -> impl Iterator<Item = Portion> + use<> {
+    pub(super) fn inputs(
+        &self,
+        call: &Call,
+        ranks: usize,
+        rank: Rank,
+        number: usize,
+    ) -> impl Iterator<Item = Portion> + use<> {
         self.portions(call, number, call.input_elems(ranks, rank))
     }
 
     /// Where piece `number` of this rank's output goes.
-    pub(super) fn outputs(&self, call: &Call, ranks: usize, rank: Rank, number: usize) -> impl Iterator<Item = Portion> + use<> {
+    pub(super) fn outputs(
+        &self,
+        call: &Call,
+        ranks: usize,
+        rank: Rank,
+        number: usize,
+    ) -> impl Iterator<Item = Portion> + use<> {
         self.portions(call, number, call.output_elems(ranks, rank))
     }
 }
@@ -101,13 +114,17 @@ mod tests {
     #[test]
     fn pieces_cover_every_byte_once_and_fit_into_slots() {
         for (kind, count, ranks) in KINDS.into_iter().flat_map(|kind| {
-            [1, 15, 16, 17, 1000, 4096, 10_000].into_iter().flat_map(move |count| [1, 2, 3, 7].map(|ranks| (kind, count, ranks)))
+            [1, 15, 16, 17, 1000, 4096, 10_000]
+                .into_iter()
+                .flat_map(move |count| [1, 2, 3, 7].map(|ranks| (kind, count, ranks)))
         }) {
             let call = call(kind, count);
             let slot = 4096;
             let pieces = Pieces::of(&call, ranks, slot);
             for rank in 0..ranks {
-                for (elems, output) in [(call.input_elems(ranks, rank), false), (call.output_elems(ranks, rank), true)] {
+                for (elems, output) in
+                    [(call.input_elems(ranks, rank), false), (call.output_elems(ranks, rank), true)]
+                {
                     let mut seen = vec![0u8; elems * 4];
                     for number in 0..pieces.count {
                         let portions: Vec<_> = if output {
@@ -119,12 +136,17 @@ mod tests {
                         for portion in portions {
                             assert_eq!(portion.slot_at, slot_at, "{kind} {count} {ranks}");
                             slot_at += portion.bytes;
-                            seen[portion.buffer_at..portion.buffer_at + portion.bytes].iter_mut().for_each(|byte| *byte += 1);
+                            seen[portion.buffer_at..portion.buffer_at + portion.bytes]
+                                .iter_mut()
+                                .for_each(|byte| *byte += 1);
                         }
                         assert!(slot_at <= slot, "{kind}: {slot_at} bytes");
                         assert_eq!(slot_at, elems / count * pieces.elems(&call, number) * 4);
                     }
-                    assert!(seen.iter().all(|byte| *byte == 1), "{kind}, {count} elements, rank {rank} of {ranks}");
+                    assert!(
+                        seen.iter().all(|byte| *byte == 1),
+                        "{kind}, {count} elements, rank {rank} of {ranks}"
+                    );
                 }
             }
         }

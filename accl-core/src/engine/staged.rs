@@ -72,7 +72,6 @@ pub(super) struct Staging {
     scalar: UserPointer,
 }
 
-
 impl Staging {
     const BYTES: usize = 2 * SLOTS * SLOT_BYTES + SCALAR_BYTES;
 
@@ -179,7 +178,8 @@ impl StagedWork {
         let calls = self.call.as_ref().is_some_and(|call| {
             call.awaits_scalar || call.arrived < call.fetched || call.returned < call.run
         });
-        calls || self.transfers.as_ref().is_some_and(|transfers| !matches!(transfers.stage, TransferStage::Run))
+        calls
+            || self.transfers.as_ref().is_some_and(|transfers| !matches!(transfers.stage, TransferStage::Run))
     }
 
     fn begin(&mut self, part: &Part, driver: &dyn Driver, staging: &Staging) -> Result<()> {
@@ -198,13 +198,19 @@ impl StagedWork {
             let buffer = start.byte_add(at);
             at += transfer.bytes;
             if transfer.send && transfer.bytes > 0 {
-                driver.copy(buffer.address(), transfer.buffer.address(), transfer.bytes, staging.input.stream)?;
+                driver.copy(
+                    buffer.address(),
+                    transfer.buffer.address(),
+                    transfer.bytes,
+                    staging.input.stream,
+                )?;
             }
             staged.push(Transfer { buffer, ..*transfer });
         }
         let event = driver.create_event()?;
         driver.record(event, staging.input.stream)?;
-        self.transfers = Some(StagedTransfers { staged, _memory: memory, stage: TransferStage::Fetch, event });
+        self.transfers =
+            Some(StagedTransfers { staged, _memory: memory, stage: TransferStage::Fetch, event });
         Ok(())
     }
 
@@ -284,7 +290,12 @@ impl StagedCall {
     fn begin(call: &Call, ranks: usize, driver: &dyn Driver, staging: &Staging) -> Result<Self> {
         let mut awaits_scalar = false;
         if let Some((dtype, Scale::InMemory(place))) = call.operator.scale {
-            driver.copy(staging.scalar.address(), place.address(), dtype.size_bytes(), staging.input.stream)?;
+            driver.copy(
+                staging.scalar.address(),
+                place.address(),
+                dtype.size_bytes(),
+                staging.input.stream,
+            )?;
             staging.input.mark(driver, 0)?;
             awaits_scalar = true;
         }

@@ -1,0 +1,219 @@
+//! Every collective, sends and receives, and groups of them, in the order of streams.
+
+use super::support::api::*;
+use super::support::cluster::{Cluster, Rank, Scenario};
+use super::support::device::{OnDevice, cuda, with_devices};
+use std::ffi::c_int;
+
+pub const SCENARIOS: [(&str, Scenario); 4] =
+    [("all_kinds", all_kinds), ("transfers", transfers), ("many_streams", many_streams), ("alone", alone)];
+
+/// A value that tells where it comes from.
+fn value(rank: usize, index: usize) -> i32 {
+    (rank as i32 + 1).wrapping_mul(1_000_003).wrapping_add(index as i32 * 7)
+}
+
+fn values(rank: usize, count: usize) -> Vec<i32> {
+    (0..count).map(|index| value(rank, index)).collect()
+}
+
+fn sum_of_all(ranks: usize, index: usize) -> i32 {
+    (0..ranks).fold(0i32, |sum, rank| sum.wrapping_add(value(rank, index)))
+}
+
+/// One more than what a call's slots hold for some, a few more pieces for others, and small ones.
+const COUNTS: [usize; 5] = [1, 100, 5000, (1 << 20) + 17, (5 << 19) + 1];
+
+fn all_kinds(rank: Rank) {
+    let (api, cuda) = (rank.api, cuda());
+    cuda.choose(rank.rank);
+    let comm = rank.join();
+    let mut device = -1;
+    api.ok(unsafe { (cuda.cudaSetDevice)(0) });
+    cuda.choose(rank.rank);
+    let stream = cuda.stream();
+    for count in COUNTS {
+        for root in [0, rank.ranks - 1] {
+            each_kind(&rank, comm, stream, count, root);
+        }
+    }
+    api.ok(unsafe { (api.ncclCommCuDevice)(comm, &raw mut device) });
+    assert_eq!(device, rank.rank as c_int);
+    api.destroy(comm);
+}
+
+fn each_kind(rank: &Rank, comm: Comm, stream: Stream, count: usize, root: usize) {
+    let (api, cuda, ranks, own) = (rank.api, cuda(), rank.ranks, rank.rank);
+    let root_number = root as c_int;
+    let one = OnDevice::of(&values(own, count));
+    let all = OnDevice::of(&values(own, count * ranks));
+    let (small, large) = (OnDevice::of(&vec![0; count]), OnDevice::of(&vec![0; count * ranks]));
+    let check = |call: &str, code: c_int, expected: &dyn Fn(usize) -> i32, result: &OnDevice<i32>| {
+        api.ok(code);
+        cuda.wait(stream);
+        let wrong = result.get().into_iter().enumerate().find(|(index, value)| *value != expected(*index));
+        assert_eq!(
+            wrong.map(|(index, value)| (index, value, expected(index))),
+            None,
+            "{call} of {count} at rank {own}"
+        );
+    };
+    let (of_all, from_all) = (|index| sum_of_all(ranks, index), |index| value(index / count, index % count));
+    unsafe {
+        let code = (api.ncclAllReduce)(one.start, small.start, count, INT32, SUM, comm, stream);
+        check("AllReduce", code, &of_all, &small);
+        let code = (api.ncclAllGather)(one.start, large.start, count, INT32, comm, stream);
+        check("AllGather", code, &from_all, &large);
+        let code = (api.ncclReduceScatter)(all.start, small.start, count, INT32, SUM, comm, stream);
+        check("ReduceScatter", code, &|index| of_all(own * count + index), &small);
+        let code = (api.ncclBroadcast)(one.start, small.start, count, INT32, root_number, comm, stream);
+        check("Broadcast", code, &|index| value(root, index), &small);
+        let code = (api.ncclAlltoAll)(all.start, large.start, count, INT32, comm, stream);
+        check("AlltoAll", code, &|index| value(index / count, own * count + index % count), &large);
+        small.set(&vec![-1; count]);
+        let code = (api.ncclReduce)(one.start, small.start, count, INT32, SUM, root_number, comm, stream);
+        check("Reduce", code, &|index| if own == root { of_all(index) } else { -1 }, &small);
+        large.set(&vec![-1; count * ranks]);
+        let code = (api.ncclGather)(one.start, large.start, count, INT32, root_number, comm, stream);
+        check("Gather", code, &|index| if own == root { from_all(index) } else { -1 }, &large);
+        let code = (api.ncclScatter)(all.start, small.start, count, INT32, root_number, comm, stream);
+        check("Scatter", code, &|index| value(root, own * count + index), &small);
+        // In place.
+        small.set(&values(own, count));
+        let code = (api.ncclAllReduce)(small.start, small.start, count, INT32, SUM, comm, stream);
+        check("AllReduce in place", code, &of_all, &small);
+        let mut placed = vec![0; count * ranks];
+        placed[own * count..][..count].copy_from_slice(&values(own, count));
+        large.set(&placed);
+        let code = (api.ncclAllGather)(large.at(own * count), large.start, count, INT32, comm, stream);
+        check("AllGather in place", code, &from_all, &large);
+    }
+}
+
+#[test]
+fn every_collective_between_devices() {
+    for (processes, threads) in [(2, 1), (3, 1), (2, 2)] {
+        with_devices(Cluster::new(processes, threads), 4).run("all_kinds");
+    }
+}
+
+#[test]
+fn every_collective_between_hosts() {
+    with_devices(Cluster::new(3, 1).hosts(2), 4).run("all_kinds");
+}
+
+/// Everybody sends to everybody, itself among them, in one group with a collective; sizes differ.
+fn transfers(rank: Rank) {
+    let (api, cuda, ranks, own) = (rank.api, cuda(), rank.ranks, rank.rank);
+    cuda.choose(own);
+    let comm = rank.join();
+    let stream = cuda.stream();
+    for base in [1, 1000, 300_000] {
+        let count = |from: usize, to: usize| base * (1 + (from * 3 + to) % 4);
+        let sent: Vec<_> =
+            (0..ranks).map(|peer| OnDevice::of(&values(own * 100 + peer, count(own, peer)))).collect();
+        let received: Vec<_> = (0..ranks).map(|peer| OnDevice::of(&vec![0; count(peer, own)])).collect();
+        let (one, sum) = (OnDevice::of(&values(own, 10)), OnDevice::of(&[0; 10]));
+        let code = api.group(|| unsafe {
+            for peer in 0..ranks {
+                let code =
+                    (api.ncclSend)(sent[peer].start, count(own, peer), INT32, peer as c_int, comm, stream);
+                api.ok(code);
+                let code = (api.ncclRecv)(
+                    received[peer].start,
+                    count(peer, own),
+                    INT32,
+                    peer as c_int,
+                    comm,
+                    stream,
+                );
+                api.ok(code);
+            }
+            api.ok((api.ncclAllReduce)(one.start, sum.start, 10, INT32, SUM, comm, stream));
+        });
+        api.ok(code);
+        cuda.wait(stream);
+        for (peer, received) in received.iter().enumerate() {
+            assert_eq!(received.get(), values(peer * 100 + own, count(peer, own)), "from {peer} to {own}");
+        }
+        assert_eq!(sum.get(), (0..10).map(|index| sum_of_all(ranks, index)).collect::<Vec<_>>());
+    }
+    api.destroy(comm);
+}
+
+#[test]
+fn everybody_sends_to_everybody() {
+    with_devices(Cluster::new(3, 1), 4).run("transfers");
+    with_devices(Cluster::new(2, 2), 4).run("transfers");
+}
+
+/// Hundreds of calls, each of which needs the result of the one before, on streams in turn: what is queued on one stream of a
+/// communicator comes after what was queued on another.
+fn many_streams(rank: Rank) {
+    let (api, cuda) = (rank.api, cuda());
+    cuda.choose(rank.rank);
+    let comm = rank.join();
+    let streams = [cuda.stream(), cuda.stream(), std::ptr::null_mut()];
+    let buffers = [OnDevice::of(&[rank.rank as i32 + 1; 33]), OnDevice::of(&[0; 33])];
+    let mut expected = (1..=rank.ranks as i32).sum::<i32>();
+    for call in 0..300 {
+        let (from, to) = (&buffers[call % 2], &buffers[(call + 1) % 2]);
+        let stream = streams[call / 7 % 3];
+        api.ok(unsafe { (api.ncclAllReduce)(from.start, to.start, 33, INT32, SUM, comm, stream) });
+        if call > 0 {
+            expected = expected.wrapping_mul(rank.ranks as i32);
+        }
+    }
+    streams.into_iter().for_each(|stream| cuda.wait(stream));
+    assert_eq!(buffers[0].get(), [expected; 33]);
+    // In one group, on several streams: what comes after on either sees all of it.
+    let code = api.group(|| unsafe {
+        for (buffer, stream) in buffers.iter().zip(streams) {
+            api.ok((api.ncclBroadcast)(buffer.start, buffer.start, 33, INT32, 0, comm, stream));
+        }
+    });
+    api.ok(code);
+    cuda.wait(streams[1]);
+    assert_eq!(buffers[0].get(), [expected; 33]);
+    api.destroy(comm);
+}
+
+#[test]
+fn calls_of_one_communicator_on_several_streams_keep_their_order() {
+    for (processes, threads) in [(2, 1), (1, 2), (2, 2)] {
+        with_devices(Cluster::new(processes, threads), 4).run("many_streams");
+    }
+}
+
+/// One rank: copies on the stream, but for a factor.
+fn alone(rank: Rank) {
+    let (api, cuda) = (rank.api, cuda());
+    cuda.choose(1);
+    let comm = rank.join();
+    let stream = cuda.stream();
+    let (from, to) = (OnDevice::of(&[1.5f32, -2.0, 3.0]), OnDevice::of(&[0f32; 3]));
+    let factor = OnDevice::of(&[4f32]);
+    let mut op = 0;
+    // 0: the factor lies in device memory, and is read in the order of the stream.
+    api.ok(unsafe { (api.ncclRedOpCreatePreMulSum)(&raw mut op, factor.start, FLOAT, 0, comm) });
+    for (operator, expected) in [(SUM, [1.5, -2.0, 3.0]), (AVG, [1.5, -2.0, 3.0]), (op, [6.0, -8.0, 12.0])] {
+        api.ok(unsafe { (api.ncclAllReduce)(from.start, to.start, 3, FLOAT, operator, comm, stream) });
+        cuda.wait(stream);
+        assert_eq!(to.get(), expected);
+        to.set(&[0.0; 3]);
+    }
+    let code = api.group(|| unsafe {
+        api.ok((api.ncclSend)(from.start, 3, FLOAT, 0, comm, stream));
+        api.ok((api.ncclRecv)(to.start, 3, FLOAT, 0, comm, stream));
+    });
+    api.ok(code);
+    cuda.wait(stream);
+    assert_eq!(to.get(), [1.5, -2.0, 3.0]);
+    api.ok(unsafe { (api.ncclRedOpDestroy)(op, comm) });
+    api.destroy(comm);
+}
+
+#[test]
+fn a_rank_alone_copies() {
+    with_devices(Cluster::new(1, 1), 4).run("alone");
+}

@@ -1,0 +1,20 @@
+//! Calls in the memory of a device, on the simulated one (`tests/sim`): in the order of streams, captured in graphs, and when
+//! something fails.
+
+// Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+// Every call here is a call of a C interface with arguments that the test keeps alive.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod collectives;
+mod graphs;
+
+use support::cluster::work;
+
+#[test]
+fn worker() {
+    work(&[&collectives::SCENARIOS[..], &graphs::SCENARIOS[..]].concat());
+}
