@@ -83,12 +83,18 @@ nvml! {
         number(put_text(out, length as i32, "999.00"))
     }
 
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+        number(version.set(crate::config::get().driver_version))
+    }
+
     fn nvmlDeviceGetGpuFabricInfo(_handle: u64, _out: u64) { NOT_SUPPORTED }
     fn nvmlDeviceGetGpuFabricInfoV(_handle: u64, _out: u64) { NOT_SUPPORTED }
     fn nvmlDeviceGetNvLinkState(_handle: u64, _link: u32, _out: u64) { NOT_SUPPORTED }
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(_handle: u64, _link: u32, _out: u64) { NOT_SUPPORTED }
     fn nvmlDeviceGetNvLinkCapability(_handle: u64, _link: u32, _what: i32, _out: u64) { NOT_SUPPORTED }
-    fn nvmlDeviceGetComputeRunningProcesses_v3(_handle: u64, _count: u64, _out: u64) { NOT_SUPPORTED }
+    fn nvmlDeviceGetNvLinkRemoteDeviceType(_handle: u64, _link: u32, _out: u64) { NOT_SUPPORTED }
+    fn nvmlDeviceGetComputeRunningProcesses(_handle: u64, count: Out<u32>, _out: u64) { number(count.set(0)) }
+    fn nvmlDeviceGetComputeRunningProcesses_v3(_handle: u64, count: Out<u32>, _out: u64) { number(count.set(0)) }
     fn nvmlDeviceGetUtilizationRates(_handle: u64, _out: u64) { NOT_SUPPORTED }
     fn nvmlDeviceGetTemperature(_handle: u64, _what: i32, _out: u64) { NOT_SUPPORTED }
     fn nvmlDeviceGetPowerUsage(_handle: u64, _out: u64) { NOT_SUPPORTED }
