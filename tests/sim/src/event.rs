@@ -9,6 +9,7 @@ use crate::capture::{self, Mark, NodeKind};
 use crate::device::Context;
 use crate::error::{Code, Outcome};
 use crate::handles::{Handles, lock};
+use crate::memory::{self, Backing};
 use crate::stream::{Point, Stream};
 use crate::{raw, time};
 
@@ -20,8 +21,15 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     pub(crate) flags: u32,
     state: Mutex<State>,
-    /// Address of the two counters of an event that processes share.
-    pub(crate) shared: Option<u64>,
+    /// The two counters of an event that processes share.
+    pub(crate) shared: Option<Shared>,
+}
+
+/// Counters in shared memory: records made, and 8 bytes behind that records done.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) address: u64,
+    pub(crate) backing: Arc<Backing>,
 }
 
 #[derive(Clone, Default)]
@@ -41,11 +49,12 @@ struct Record {
 
 static EVENTS: Handles<Event> = Handles::new();
 
-pub(crate) fn create(context: &Arc<Context>, flags: u32, shared: Option<u64>) -> Outcome<Arc<Event>> {
+pub(crate) fn create(context: &Arc<Context>, flags: u32, shared: Option<Shared>) -> Outcome<Arc<Event>> {
     let is_lone_interprocess = flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0;
     if flags > 7 || is_lone_interprocess {
         return Err(Code::INVALID_VALUE);
     }
+    let shared = if flags & INTERPROCESS != 0 && shared.is_none() { Some(Shared::new()?) } else { shared };
     let context = Arc::clone(context);
     Ok(EVENTS.add(|handle| Event { handle, context, flags, state: Mutex::default(), shared }))
 }
@@ -57,6 +66,18 @@ pub(crate) fn find(handle: u64) -> Outcome<Arc<Event>> {
 /// Waits of streams for it stay valid.
 pub(crate) fn destroy(handle: u64) -> Outcome {
     EVENTS.remove(handle).map(drop)
+}
+
+impl Shared {
+    fn new() -> Outcome<Self> {
+        Self::map(Backing::new(memory::PAGE, 0, None)?)
+    }
+
+    pub(crate) fn map(backing: Arc<Backing>) -> Outcome<Self> {
+        let address = memory::addresses(memory::PAGE, memory::PAGE);
+        memory::map(address, memory::PAGE, Some(&backing.file), false)?;
+        Ok(Self { address, backing })
+    }
 }
 
 impl Event {
@@ -73,11 +94,11 @@ impl Event {
 
     /// How many records of a shared event there are.
     fn target(&self) -> u64 {
-        self.shared.map_or(0, |address| raw::load(address, 8))
+        self.shared.as_ref().map_or(0, |shared| raw::load(shared.address, 8))
     }
 
     fn reached(&self, target: u64) -> bool {
-        self.shared.is_none_or(|address| raw::load(address + 8, 8) >= target)
+        self.shared.as_ref().is_none_or(|shared| raw::load(shared.address + 8, 8) >= target)
     }
 
     /// Records the event behind what the stream has been given.
@@ -96,7 +117,10 @@ impl Event {
             return Ok(());
         }
         let at_ns = Arc::new(AtomicU64::new(0));
-        let target = self.shared.map(|address| (address, raw::update(address, 8, |count| count + 1) + 1));
+        let target = self
+            .shared
+            .as_ref()
+            .map(|shared| (shared.address, raw::update(shared.address, 8, |count| count + 1) + 1));
         let done_at = Arc::clone(&at_ns);
         let work = move || {
             done_at.store(time::now_ns().max(1), Ordering::Release);

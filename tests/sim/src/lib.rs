@@ -29,12 +29,20 @@ mod event;
 mod graph;
 mod handles;
 mod host;
+mod ipc;
+mod launch;
 mod memops;
 mod memory;
+mod module;
+mod named;
+mod nvml;
+mod ptx;
 mod raw;
+mod registered;
 mod runtime;
 mod stream;
 mod time;
+mod vmm;
 
 pub use abi::library_path;
 

@@ -37,16 +37,54 @@ pub(crate) struct Range {
     pub(crate) device: usize,
     /// Handle of the context that made it.
     pub(crate) context: u64,
-    /// The memory file, if it has one.
-    pub(crate) file: Option<Arc<OwnedFd>>,
+    /// What it is made of, if that is not the program's.
+    pub(crate) backing: Option<Arc<Backing>>,
     /// Never the same for two allocations of a process.
     pub(crate) id: u64,
     /// May devices write it (mapped memory can be read-only), or even touch it?
     pub(crate) access: Access,
+    /// Devices (a bit each) that mapped memory lets in.
+    pub(crate) devices: u64,
+}
+
+/// A memory file, and what it takes of a device's capacity.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    pub(crate) file: OwnedFd,
+    pub(crate) bytes: u64,
+    /// The device whose capacity it takes; `None` for host memory, and for memory that another process has made.
+    pub(crate) charged: Option<usize>,
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        if let Some(used) = self.charged.and_then(|device| used().get(device)) {
+            used.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Backing {
+    /// A memory file of at least so many bytes, with room for `more` behind them.
+    pub(crate) fn new(bytes: u64, more: u64, device: Option<usize>) -> Outcome<Arc<Self>> {
+        if let Some(device) = device {
+            charge(device, bytes)?;
+        }
+        let made = memory_file(bytes.next_multiple_of(PAGE) + more);
+        match made {
+            Ok(file) => Ok(Arc::new(Self { file, bytes, charged: device })),
+            Err(code) => {
+                if let Some(used) = device.and_then(|device| used().get(device)) {
+                    used.fetch_sub(bytes, Ordering::Relaxed);
+                }
+                Err(code)
+            }
+        }
+    }
 }
 
 /// What devices may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Access {
     None = 0,
     Read = 1,
@@ -88,16 +126,15 @@ pub(crate) fn addresses(bytes: u64, align: u64) -> u64 {
 }
 
 /// Maps a memory file (or fresh memory) at an address nobody uses.
-pub(crate) fn map(base: u64, bytes: u64, file: Option<(&OwnedFd, u64)>, fixed: bool) -> Outcome {
+pub(crate) fn map(base: u64, bytes: u64, file: Option<&OwnedFd>, fixed: bool) -> Outcome {
     let place = if fixed { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
-    let (flags, descriptor, offset) = match file {
-        Some((file, offset)) => (libc::MAP_SHARED | place, file.as_raw_fd(), offset),
-        None => (libc::MAP_SHARED | libc::MAP_ANONYMOUS | place, -1, 0),
+    let (flags, descriptor) = match file {
+        Some(file) => (libc::MAP_SHARED | place, file.as_raw_fd()),
+        None => (libc::MAP_SHARED | libc::MAP_ANONYMOUS | place, -1),
     };
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the addresses are this table's own (see `addresses`): nothing of the program is replaced.
-    let at =
-        unsafe { libc::mmap(base as *mut _, bytes as usize, protection, flags, descriptor, offset as i64) };
+    let at = unsafe { libc::mmap(base as *mut _, bytes as usize, protection, flags, descriptor, 0) };
     if at as u64 == base { Ok(()) } else { Err(Code::OUT_OF_MEMORY) }
 }
 
@@ -109,7 +146,7 @@ pub(crate) fn close(base: u64, bytes: u64) {
 }
 
 /// A memory file.
-pub(crate) fn memory_file(bytes: u64) -> Outcome<OwnedFd> {
+fn memory_file(bytes: u64) -> Outcome<OwnedFd> {
     // SAFETY: a string with its end.
     let descriptor = unsafe { libc::memfd_create(c"accl-sim".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
@@ -125,17 +162,11 @@ pub(crate) fn memory_file(bytes: u64) -> Outcome<OwnedFd> {
 }
 
 /// Takes some of a device's capacity.
-pub(crate) fn charge(device: usize, bytes: u64) -> Outcome {
+fn charge(device: usize, bytes: u64) -> Outcome {
     let used = used().get(device).ok_or(Code::INVALID_DEVICE)?;
     let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= config::get().capacity_bytes);
     used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| Code::OUT_OF_MEMORY)?;
     Ok(())
-}
-
-pub(crate) fn discharge(device: usize, bytes: u64) {
-    if let Some(used) = used().get(device) {
-        used.fetch_sub(bytes, Ordering::Relaxed);
-    }
 }
 
 /// Free and total bytes of a device.
@@ -167,24 +198,16 @@ pub(crate) fn allocate(device: usize, context: u64, bytes: u64, kind: Kind) -> O
         return Err(Code::INVALID_VALUE);
     }
     let on_device = kind != Kind::Host;
-    if on_device {
-        charge(device, bytes)?;
+    let backing = Backing::new(bytes, 0, on_device.then_some(device))?;
+    let size = bytes.next_multiple_of(PAGE);
+    let base = addresses(size, GRAIN);
+    map(base, size, Some(&backing.file), false)?;
+    if config::get().poison && on_device {
+        raw::fill(base, 0xA5, 1, size);
     }
-    let made = (|| {
-        let size = bytes.next_multiple_of(PAGE);
-        let file = memory_file(size)?;
-        let base = addresses(size, GRAIN);
-        map(base, size, Some((&file, 0)), false)?;
-        if config::get().poison && on_device {
-            raw::fill(base, 0xA5, 1, size);
-        }
-        let file = Some(Arc::new(file));
-        Ok(add(Range { base, bytes, kind, device, context, file, id: next_id(), access: Access::ReadWrite }))
-    })();
-    if made.is_err() && on_device {
-        discharge(device, bytes);
-    }
-    made
+    let backing = Some(backing);
+    let access = Access::ReadWrite;
+    Ok(add(Range { base, bytes, kind, device, context, backing, id: next_id(), access, devices: 0 }))
 }
 
 /// Pins memory of the program.
@@ -196,12 +219,31 @@ pub(crate) fn register(base: u64, bytes: u64, device: usize, context: u64) -> Ou
         return Err(Code::HOST_ALREADY_REGISTERED);
     }
     let kind = Kind::Registered;
-    add(Range { base, bytes, kind, device, context, file: None, id: next_id(), access: Access::ReadWrite });
+    let access = Access::ReadWrite;
+    add(Range { base, bytes, kind, device, context, backing: None, id: next_id(), access, devices: 0 });
     Ok(())
 }
 
-fn overlaps(base: u64, bytes: u64) -> bool {
+/// Does a live allocation touch these addresses?
+pub(crate) fn overlaps(base: u64, bytes: u64) -> bool {
     read(&TABLE).range(..base + bytes).next_back().is_some_and(|(_, last)| last.end() > base)
+}
+
+/// Takes all mapped ranges in these addresses out, if they fill them.
+pub(crate) fn unmap(base: u64, bytes: u64) -> Outcome {
+    let mut table = write(&TABLE);
+    let inside: Vec<_> =
+        table.range(base..base + bytes).map(|(_, range)| (range.base, range.bytes, range.kind)).collect();
+    let covered: u64 = inside.iter().filter(|range| range.2 == Kind::Mapped).map(|range| range.1).sum();
+    if covered != bytes || bytes == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    for (base, ..) in inside {
+        table.remove(&base);
+    }
+    CHANGES.fetch_add(1, Ordering::Release);
+    close(base, bytes);
+    Ok(())
 }
 
 /// Takes a range out of the table and makes it inaccessible; `kinds` are those that the caller may free.
@@ -217,9 +259,6 @@ pub(crate) fn release(base: u64, kinds: &[Kind]) -> Outcome {
     CHANGES.fetch_add(1, Ordering::Release);
     if range.kind != Kind::Registered {
         close(range.base, range.bytes.next_multiple_of(PAGE));
-    }
-    if matches!(range.kind, Kind::Device | Kind::Managed) {
-        discharge(range.device, range.bytes);
     }
     Ok(())
 }
@@ -239,8 +278,8 @@ pub(crate) fn find(address: u64) -> Option<Arc<Range>> {
     (address < range.end()).then(|| Arc::clone(range))
 }
 
-/// Changes what devices may do with mapped ranges in these addresses.
-pub(crate) fn set_access(base: u64, bytes: u64, access: Access) -> Outcome {
+/// Changes what a device may do with mapped ranges in these addresses.
+pub(crate) fn set_access(base: u64, bytes: u64, access: Access, device: usize) -> Outcome {
     let mut table = write(&TABLE);
     let inside: Vec<_> = table.range(base..base + bytes).map(|(_, range)| Arc::clone(range)).collect();
     let covered: u64 =
@@ -249,9 +288,11 @@ pub(crate) fn set_access(base: u64, bytes: u64, access: Access) -> Outcome {
         return Err(Code::INVALID_VALUE);
     }
     for range in inside {
-        let Range { base, bytes, kind, device, context, id, .. } = *range;
-        let changed = Range { base, bytes, kind, device, context, file: range.file.clone(), id, access };
-        table.insert(base, Arc::new(changed));
+        let bit = 1 << device;
+        let devices = if access == Access::None { range.devices & !bit } else { range.devices | bit };
+        let access = if devices == 0 { Access::None } else { access.max(range.access) };
+        let backing = range.backing.clone();
+        table.insert(range.base, Arc::new(Range { backing, access, devices, ..*range }));
     }
     CHANGES.fetch_add(1, Ordering::Release);
     Ok(())

@@ -3,7 +3,9 @@
 mod context;
 mod event;
 mod graph;
+mod ipc;
 mod memory;
+mod module;
 mod old;
 mod stream;
 

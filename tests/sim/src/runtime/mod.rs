@@ -3,8 +3,11 @@
 mod device;
 mod event;
 mod graph;
+mod ipc;
+mod launch;
 mod memory;
 mod stream;
 mod unsupported;
 
 pub(crate) use graph::put_list;
+pub(crate) use launch::occupancy;
