@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -38,7 +39,8 @@ struct Primary {
 }
 
 thread_local! {
-    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+    /// Never dropped: programs call while their threads end.
+    static STACK: ManuallyDrop<RefCell<Vec<Arc<Context>>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
     /// The runtime's device where no context is current.
     static DEVICE: Cell<usize> = const { Cell::new(0) };
 }
@@ -235,7 +237,7 @@ impl Context {
         let _ = CONTEXTS.remove(self.handle);
         stream::destroy_all(self);
         memory::release_all(self.handle);
-        STACK.with_borrow_mut(|stack| stack.retain(|other| !Arc::ptr_eq(other, self)));
+        STACK.with(|stack| stack.borrow_mut().retain(|other| !Arc::ptr_eq(other, self)));
         Ok(())
     }
 }
@@ -250,20 +252,21 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
 
 /// The current context, whatever its state.
 pub(crate) fn top() -> Option<Arc<Context>> {
-    STACK.with_borrow(|stack| stack.last().cloned())
+    STACK.with(|stack| stack.borrow().last().cloned())
 }
 
 pub(crate) fn push(context: Arc<Context>) {
-    STACK.with_borrow_mut(|stack| stack.push(context));
+    STACK.with(|stack| stack.borrow_mut().push(context));
 }
 
 pub(crate) fn pop() -> Outcome<Arc<Context>> {
-    STACK.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONTEXT)
+    STACK.with(|stack| stack.borrow_mut().pop()).ok_or(Code::INVALID_CONTEXT)
 }
 
 /// Replaces the current context; `None` pops it.
 pub(crate) fn set_current(context: Option<Arc<Context>>) {
-    STACK.with_borrow_mut(|stack| {
+    STACK.with(|stack| {
+        let mut stack = stack.borrow_mut();
         stack.pop();
         stack.extend(context);
     });
