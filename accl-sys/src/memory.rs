@@ -4,24 +4,25 @@ use std::ffi::c_void;
 
 use crate::abi::*;
 use crate::handle::{self, Out};
+use accl_core::config;
 use accl_core::config::Settings;
-use accl_core::{Error, ErrorKind};
+use accl_core::{Error, ErrorKind, Result, memory};
 
 face! {
-    /// Memory that peers on this host can read in place.
+    /// Memory that peers on this host can read in place: of the device that the thread uses, or of the host.
     fn allocate[ncclMemAlloc, pncclMemAlloc](ptr: *mut *mut c_void, size: usize) {
         // SAFETY: the header asks for a valid pointer.
         let out = unsafe { Out::new(ptr, "ptr") };
         // NVIDIA's allocator hands NULL on to the driver, and clients know the driver's code.
         let out = out.map_err(|error| Error::new(ErrorKind::Device, error.text()))?;
         // Nothing is NULL, as from a device's allocator.
-        out.set(if size == 0 { std::ptr::null_mut() } else { accl_core::memory::allocate(size)?.cast() });
+        out.set(if size == 0 { std::ptr::null_mut() } else { memory_of(size)? });
         Ok(())
     }
 
     /// Gives memory of `ncclMemAlloc` back.
     fn free[ncclMemFree, pncclMemFree](ptr: *mut c_void) {
-        if ptr.is_null() { Ok(()) } else { accl_core::memory::free(ptr.cast()) }
+        if ptr.is_null() || memory::free_on_device(ptr.addr())? { Ok(()) } else { memory::free(ptr.cast()) }
     }
 
     /// Announces a buffer.
@@ -47,5 +48,14 @@ face! {
             return Ok(());
         }
         handle::communicator(comm)?.deregister(handle.addr())
+    }
+}
+
+/// So many bytes, and at least one.
+fn memory_of(bytes: usize) -> Result<*mut c_void> {
+    let on_device = if config::Driver::load()?.on { memory::allocate_on_device(bytes)? } else { None };
+    match on_device {
+        Some(address) => Ok(std::ptr::with_exposed_provenance_mut(address)),
+        None => memory::allocate(bytes).map(|start| start.cast()),
     }
 }

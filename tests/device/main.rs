@@ -10,11 +10,12 @@
 mod support;
 
 mod collectives;
+mod failures;
 mod graphs;
 
 use support::cluster::work;
 
 #[test]
 fn worker() {
-    work(&[&collectives::SCENARIOS[..], &graphs::SCENARIOS[..]].concat());
+    work(&[&collectives::SCENARIOS[..], &failures::SCENARIOS[..], &graphs::SCENARIOS[..]].concat());
 }

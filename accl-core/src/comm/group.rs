@@ -6,8 +6,8 @@
 use super::{Communicator, Stream};
 use crate::driver;
 use crate::engine::{
-    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, launch, run, run_call, submit,
-    submit_call,
+    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, launch, launch_call, run, run_call,
+    submit, submit_call,
 };
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -89,7 +89,8 @@ pub fn end() -> Result<()> {
     if depth > 0 {
         return Ok(());
     }
-    let group = GROUP.with_borrow_mut(std::mem::take);
+    // A thread that ends has no variables left, and no calls in its groups.
+    let group = GROUP.try_with(RefCell::take).unwrap_or_default();
     match group.error {
         Some(error) => {
             for deferred in group.jobs {
@@ -99,9 +100,25 @@ pub fn end() -> Result<()> {
         }
         None => {
             run_all(group.jobs)?;
-            carry_out(group.calls)
+            let mut calls = group.calls;
+            let outcome = carry_out(&mut calls);
+            give_back(calls);
+            outcome
         }
     }
+}
+
+/// The next group of this thread has the same memory for its calls, so that a group of few allocates nothing.
+fn give_back(mut calls: Vec<Pending>) {
+    const KEPT: usize = 64;
+    calls.clear();
+    calls.shrink_to(KEPT);
+    let _ = GROUP.try_with(|group| {
+        let kept = &mut group.borrow_mut().calls;
+        if kept.capacity() == 0 {
+            *kept = calls;
+        }
+    });
 }
 
 /// Runs a group's jobs, and waits for those that its end waits for.
@@ -130,7 +147,8 @@ pub fn fail(error: &Error) {
 /// True if this thread's open group keeps a job of the communicator: nobody may wait for that here.
 pub(super) fn keeps(communicator: &Communicator) -> bool {
     let key = communicator.key();
-    GROUP.with_borrow(|group| group.jobs.iter().any(|deferred| deferred.key == key))
+    // Asked first: a program may call when this thread's variables are gone, while it ends.
+    is_open() && GROUP.with_borrow(|group| group.jobs.iter().any(|deferred| deferred.key == key))
 }
 
 /// True inside a group.
@@ -155,13 +173,16 @@ fn perform_otherwise(communicator: &Communicator, work: Work, stream: Stream<'_>
         (Work::Collective(call), Stream::Host(stream)) if !is_open() => {
             submit_call(stream, &communicator.joined()?.seat, &call)
         }
+        (Work::Collective(call), Stream::Device(stream)) if !is_open() => {
+            launch_call(stream, &communicator.joined()?.seat, &call)
+        }
         (work, stream) => {
             let pending = Pending { communicator: communicator.clone(), work, stream: Queue::of(stream) };
             if is_open() {
                 GROUP.with_borrow_mut(|group| group.calls.push(pending));
                 return Ok(());
             }
-            carry_out(vec![pending])
+            carry_out(&mut vec![pending])
         }
     }
 }
@@ -259,17 +280,20 @@ struct Share {
     part: Part,
 }
 
-fn carry_out(calls: Vec<Pending>) -> Result<()> {
+fn carry_out(calls: &mut Vec<Pending>) -> Result<()> {
     match &calls[..] {
         [] => return Ok(()),
         // What frameworks do: a group around each call.
         [Pending { communicator, work: Work::Collective(call), stream: Queue::Host(stream) }] => {
             return submit_call(stream, &communicator.joined()?.seat, call);
         }
+        [Pending { communicator, work: Work::Collective(call), stream: Queue::Device(stream) }] => {
+            return launch_call(*stream, &communicator.joined()?.seat, call);
+        }
         _ => {}
     }
     let on_device = |pending: &Pending| matches!(pending.stream, Queue::Device(_));
-    let (device, host): (Vec<_>, Vec<_>) = calls.into_iter().partition(on_device);
+    let (device, host): (Vec<_>, Vec<_>) = calls.drain(..).partition(on_device);
     carry_out_on_device(device)?;
     carry_out_in_host_memory(host)
 }

@@ -223,6 +223,18 @@ impl Driver for Cuda {
         self.check("MemFreeHost", unsafe { (self.table.host_free)(handle(memory.host)) })
     }
 
+    fn allocate(&self, bytes: usize) -> Result<usize> {
+        let mut address = 0;
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.allocate)(&raw mut address, bytes) };
+        self.check("MemAlloc", code).map(|()| address as usize)
+    }
+
+    fn free(&self, address: usize) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("MemFree", unsafe { (self.table.free)(address as c_ulonglong) })
+    }
+
     fn register(&self, start: usize, bytes: usize) -> Result<()> {
         // SAFETY: see the head of this file.
         let code = unsafe { (self.table.host_register)(handle(start), bytes, HOST_PORTABLE) };

@@ -118,6 +118,12 @@ pub trait Driver: Send + Sync + Debug {
     /// Gives it back.
     fn free_pinned(&self, memory: Pinned) -> Result<()>;
 
+    /// Memory of the current context's device.
+    fn allocate(&self, bytes: usize) -> Result<usize>;
+
+    /// Gives it back; waits for the device.
+    fn free(&self, address: usize) -> Result<()>;
+
     /// Makes memory of the process known, so that copies from and to it run by themselves. It must stay until it is unregistered.
     fn register(&self, start: usize, bytes: usize) -> Result<()>;
 

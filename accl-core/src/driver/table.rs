@@ -58,6 +58,8 @@ table! {
     host_device_pointer: ["MemHostGetDevicePointer_v2", "MemHostGetDevicePointer"] (*mut c_ulonglong, *mut c_void, c_uint);
     host_register: ["MemHostRegister_v2", "MemHostRegister"] (*mut c_void, usize, c_uint);
     host_unregister: ["MemHostUnregister"] (*mut c_void);
+    allocate: ["MemAlloc_v2", "MemAlloc"] (*mut c_ulonglong, usize);
+    free: ["MemFree_v2", "MemFree"] (c_ulonglong);
     copy: ["MemcpyAsync"] (c_ulonglong, c_ulonglong, usize, *mut c_void);
     stream_create: ["StreamCreate"] (*mut *mut c_void, c_uint);
     stream_destroy: ["StreamDestroy_v2", "StreamDestroy"] (*mut c_void);

@@ -1,11 +1,10 @@
 //! The engine's side of docks: streams of devices come to launches, which are carried out in the order in which they come.
 
 use super::Poll;
-use super::dock::{Captured, Dock, Expected};
+use super::dock::{Captured, Content, Dock, Expected};
 use super::drive::fail;
 use super::seat::Seat;
 use super::staged::StagedWork;
-use super::stream::Part;
 use super::watch::{LOOK_AROUND, Stall};
 use crate::error::{Error, Result};
 use crate::os::clock;
@@ -30,7 +29,7 @@ enum Door {
 struct Running {
     door: Door,
     number: u32,
-    part: Arc<Part>,
+    content: Content,
     work: StagedWork,
     stall: Stall,
 }
@@ -66,7 +65,7 @@ impl Served {
         seat.recorder.from_stream(true);
         let polled = seat.dock.as_ref().map_or(Ok(Poll::Done), |dock| {
             dock.accelerator.within(|driver| {
-                running.work.poll(&running.part, &mut endpoint, driver, &mut dock.staging.lock())
+                running.work.poll(&running.content.job(), &mut endpoint, driver, &mut dock.staging.lock())
             })
         });
         seat.recorder.from_stream(false);
@@ -120,17 +119,17 @@ impl Served {
     /// The next launch to which a stream has come.
     fn arrived(&self) -> Option<Running> {
         let mut launched = self.dock().ok()?.launched.lock();
-        let start = |door, number, part| {
-            Some(Running { door, number, part, work: StagedWork::default(), stall: Stall::default() })
+        let start = |door, number, content| {
+            Some(Running { door, number, content, work: StagedWork::default(), stall: Stall::default() })
         };
         // Acquire: what the stream did before is there.
         let number = launched.mailbox.arrival().load(Ordering::Acquire);
         if number != 0 {
             launched.mailbox.arrival().store(0, Ordering::Relaxed);
             if launched.expected.front().is_some_and(|first| first.number == number)
-                && let Some(Expected { part, .. }) = launched.expected.pop_front()
+                && let Some(Expected { content, .. }) = launched.expected.pop_front()
             {
-                return start(Door::Open, number, part);
+                return start(Door::Open, number, content);
             }
         }
         for graph in &launched.graphs {
@@ -140,8 +139,8 @@ impl Served {
                 continue;
             }
             mailbox.arrival().store(0, Ordering::Relaxed);
-            if let Some(part) = graph.part(number) {
-                return start(Door::Graph(graph.clone()), number, part);
+            if let Some(content) = graph.content(number) {
+                return start(Door::Graph(graph.clone()), number, content);
             }
         }
         None

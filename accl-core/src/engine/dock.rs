@@ -8,6 +8,8 @@
 //! have a mailbox of their own, since nobody knows when it is replayed; a user who replays a graph orders that against other
 //! calls of the communicator, as with NCCL.
 
+use super::call::Call;
+use super::drive::Job;
 use super::seat::Seat;
 use super::staged::Staging;
 use super::stream::{self, Part};
@@ -38,11 +40,28 @@ impl Accelerator {
     }
 }
 
+/// What one rank does in a launch. Most are one call, for which nothing is allocated.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    Call(Call),
+    Part(Arc<Part>),
+}
+
+impl Content {
+    /// The same, borrowed.
+    pub(super) fn job(&self) -> Job<'_> {
+        match self {
+            Self::Call(call) => Job { calls: std::slice::from_ref(call), ..Job::default() },
+            Self::Part(part) => part.job(),
+        }
+    }
+}
+
 /// A launch whose stream has not come to it.
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) number: u32,
-    pub(super) part: Arc<Part>,
+    pub(super) content: Content,
 }
 
 /// The launches of one graph.
@@ -52,7 +71,7 @@ pub(super) struct Captured {
     id: u64,
     first: u32,
     pub(super) mailbox: Mutex<Mailbox>,
-    parts: Mutex<Vec<Arc<Part>>>,
+    contents: Mutex<Vec<Content>>,
     /// The stream of the last launch, and a mark behind that.
     last: Mutex<Option<(Stream, Event)>>,
     /// The graph is gone, and all that was made of it.
@@ -61,8 +80,8 @@ pub(super) struct Captured {
 
 impl Captured {
     /// The launch of a number.
-    pub(super) fn part(&self, number: u32) -> Option<Arc<Part>> {
-        self.parts.lock().get(number.wrapping_sub(self.first) as usize).cloned()
+    pub(super) fn content(&self, number: u32) -> Option<Content> {
+        self.contents.lock().get(number.wrapping_sub(self.first) as usize).cloned()
     }
 }
 
@@ -110,15 +129,15 @@ impl Dock {
         stream::wake();
     }
 
-    fn launch(&self, seat: &Arc<Seat>, streams: &[Stream], part: Part) -> Result<()> {
+    fn launch(&self, seat: &Arc<Seat>, streams: &[Stream], content: Content) -> Result<()> {
         self.accelerator.within(|driver| {
             let [first, others @ ..] = streams else { return Err(Error::internal("a launch without a stream")) };
             let capture = common_capture(driver, streams)?;
             gather(driver, *first, others)?;
             match capture {
-                _ if seat.is_plain_alone(&part) => copy_alone(driver, *first, &part)?,
-                Capture::None => self.launch_now(driver, seat, *first, part)?,
-                Capture::Active { id, graph } => self.capture(driver, seat, *first, part, (id, graph))?,
+                _ if seat.is_plain_alone(&content.job()) => copy_alone(driver, *first, &content.job())?,
+                Capture::None => self.launch_now(driver, seat, *first, content)?,
+                Capture::Active { id, graph } => self.capture(driver, seat, *first, content, (id, graph))?,
                 Capture::Invalidated => {
                     return Err(Error::usage(
                         "the stream's capture has been invalidated by an earlier call; end it, and find that call",
@@ -129,7 +148,13 @@ impl Dock {
         })
     }
 
-    fn launch_now(&self, driver: &dyn Driver, seat: &Arc<Seat>, stream: Stream, part: Part) -> Result<()> {
+    fn launch_now(
+        &self,
+        driver: &dyn Driver,
+        seat: &Arc<Seat>,
+        stream: Stream,
+        content: Content,
+    ) -> Result<()> {
         let mut launched = self.launched.lock();
         let done = launched.mailbox.done_word();
         if launched.stream.is_some_and(|last| last != stream) && !launched.expected.is_empty() {
@@ -140,7 +165,7 @@ impl Dock {
         let waits = driver.wait_word(stream, done, Until::Reached(number));
         let turn = seat.launches.queue();
         seat.recorder.launched(turn + 1);
-        launched.expected.push_back(Expected { number, part: Arc::new(part) });
+        launched.expected.push_back(Expected { number, content });
         launched.stream = Some(stream);
         self.serve(seat, launched)?;
         // The stream does not wait for what it has asked for.
@@ -152,7 +177,7 @@ impl Dock {
         driver: &dyn Driver,
         seat: &Arc<Seat>,
         stream: Stream,
-        part: Part,
+        content: Content,
         (id, graph): (u64, usize),
     ) -> Result<()> {
         let mut launched = self.launched.lock();
@@ -176,7 +201,7 @@ impl Dock {
         };
         let mut mailbox = captured.mailbox.lock();
         let number = mailbox.next();
-        captured.parts.lock().push(Arc::new(part));
+        captured.contents.lock().push(content);
         driver.call_host(stream, stream::wake)?;
         driver.write_word(stream, mailbox.done_word(), 0)?;
         driver.write_word(stream, mailbox.arrival_word(), number)?;
@@ -214,9 +239,16 @@ impl Drop for Dock {
 /// Puts what one rank does in a launch on streams of its device; all of them wait for it. Returns at once.
 pub fn launch(streams: &[Stream], part: Part) -> Result<()> {
     let seat = part.seat.clone();
-    let dock =
-        seat.dock.as_ref().ok_or_else(|| Error::internal("a device stream for a rank without a device"))?;
-    dock.launch(&seat, streams, part)
+    dock_of(&seat)?.launch(&seat, streams, Content::Part(Arc::new(part)))
+}
+
+/// The same for a single call, without an allocation.
+pub fn launch_call(stream: Stream, seat: &Arc<Seat>, call: &Call) -> Result<()> {
+    dock_of(seat)?.launch(seat, &[stream], Content::Call(*call))
+}
+
+fn dock_of(seat: &Seat) -> Result<&Dock> {
+    seat.dock.as_ref().ok_or_else(|| Error::internal("a device stream for a rank without a device"))
 }
 
 /// What is being done with the streams; they must all be in the same state.
@@ -263,14 +295,14 @@ fn with_event(driver: &dyn Driver, body: impl FnOnce(Event) -> Result<()>) -> Re
 }
 
 /// A rank alone whose calls change nothing: copies on its stream.
-fn copy_alone(driver: &dyn Driver, stream: Stream, part: &Part) -> Result<()> {
+fn copy_alone(driver: &dyn Driver, stream: Stream, job: &Job<'_>) -> Result<()> {
     let copy = |to: usize, from: usize, bytes| {
         if to == from || bytes == 0 { Ok(()) } else { driver.copy(to, from, bytes, stream) }
     };
-    for call in &part.calls {
+    for call in job.calls {
         copy(call.recv.address(), call.send.address(), call.count_bytes())?;
     }
-    part.copies.iter().try_for_each(|one| copy(one.to.address(), one.from.address(), one.bytes))
+    job.copies.iter().try_for_each(|one| copy(one.to.address(), one.from.address(), one.bytes))
 }
 
 fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Captured>> {
@@ -279,7 +311,7 @@ fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Capture
         id,
         first: mailbox.last.wrapping_add(1).max(1),
         mailbox: Mutex::new(mailbox),
-        parts: Mutex::new(Vec::new()),
+        contents: Mutex::new(Vec::new()),
         last: Mutex::new(None),
         ended: AtomicBool::new(false),
     });

@@ -26,7 +26,7 @@ mod transfer;
 mod watch;
 
 pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
-pub use dock::{Accelerator, launch};
+pub use dock::{Accelerator, launch, launch_call};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub use lanes::Fabric;

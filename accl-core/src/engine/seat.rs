@@ -1,9 +1,8 @@
 //! One rank's seat in a communicator: its endpoint, and what others may touch while an operation runs.
 
-use super::call::Call;
 use super::dock::{Accelerator, Dock};
+use super::drive::Job;
 use super::endpoint::Endpoint;
-use super::stream::Part;
 use crate::error::{Error, Result};
 use crate::os::cpu;
 use crate::os::process::Watch;
@@ -127,8 +126,8 @@ impl Seat {
     }
 
     /// True if a launch of this rank is nothing but copies of its own.
-    pub(super) fn is_plain_alone(&self, part: &Part) -> bool {
-        self.arena.is_none() && part.calls.iter().all(|call: &Call| call.operator.scale.is_none())
+    pub(super) fn is_plain_alone(&self, job: &Job<'_>) -> bool {
+        self.arena.is_none() && job.calls.iter().all(|call| call.operator.scale.is_none())
     }
 
     /// Lets streams of the device go on that wait for this rank; nothing of theirs will be carried out any more.

@@ -7,10 +7,9 @@
 use super::Poll;
 use super::call::{Call, Scale, Transfer};
 use super::collective::CollectiveOp;
-use super::drive::Work;
+use super::drive::{Job, Work};
 use super::endpoint::Endpoint;
 use super::pieces::{Pieces, Portion};
-use super::stream::Part;
 use super::transfer::TransferOp;
 use crate::device::UserPointer;
 use crate::driver::{Driver, Event, Stream};
@@ -148,7 +147,7 @@ impl StagedWork {
     /// Makes what progress it can. The device's context must be the thread's.
     pub(super) fn poll(
         &mut self,
-        part: &Part,
+        job: &Job<'_>,
         endpoint: &mut Endpoint,
         driver: &dyn Driver,
         staging: &mut Option<Staging>,
@@ -161,11 +160,11 @@ impl StagedWork {
         if !self.begun {
             self.begun = true;
             moved = true;
-            self.begin(part, driver, staging)?;
+            self.begin(job, driver, staging)?;
         }
-        moved |= self.poll_transfers(part, endpoint, driver, staging)?;
-        moved |= self.poll_calls(part, endpoint, driver, staging)?;
-        let done = self.transfers.is_none() && self.call.is_none() && self.next_call == part.calls.len();
+        moved |= self.poll_transfers(job, endpoint, driver, staging)?;
+        moved |= self.poll_calls(job, endpoint, driver, staging)?;
+        let done = self.transfers.is_none() && self.call.is_none() && self.next_call == job.calls.len();
         Ok(match (done, moved) {
             (true, _) => Poll::Done,
             (false, true) => Poll::Advanced,
@@ -182,19 +181,19 @@ impl StagedWork {
             || self.transfers.as_ref().is_some_and(|transfers| !matches!(transfers.stage, TransferStage::Run))
     }
 
-    fn begin(&mut self, part: &Part, driver: &dyn Driver, staging: &Staging) -> Result<()> {
+    fn begin(&mut self, job: &Job<'_>, driver: &dyn Driver, staging: &Staging) -> Result<()> {
         // What is received may be sent on by nobody in the same launch, so that the order of these does not matter.
-        for copy in part.copies.iter().filter(|copy| copy.from != copy.to && copy.bytes > 0) {
+        for copy in job.copies.iter().filter(|copy| copy.from != copy.to && copy.bytes > 0) {
             driver.copy(copy.to.address(), copy.from.address(), copy.bytes, staging.input.stream)?;
         }
-        if part.transfers.is_empty() && part.copies.is_empty() {
+        if job.transfers.is_empty() && job.copies.is_empty() {
             return Ok(());
         }
         let mut memory = Scratch::default();
-        let start = memory.ensure(part.transfers.iter().map(|transfer| transfer.bytes).sum());
+        let start = memory.ensure(job.transfers.iter().map(|transfer| transfer.bytes).sum());
         let mut at = 0;
-        let mut staged = Vec::with_capacity(part.transfers.len());
-        for transfer in &part.transfers {
+        let mut staged = Vec::with_capacity(job.transfers.len());
+        for transfer in job.transfers {
             let buffer = start.byte_add(at);
             at += transfer.bytes;
             if transfer.send && transfer.bytes > 0 {
@@ -216,7 +215,7 @@ impl StagedWork {
 
     fn poll_transfers(
         &mut self,
-        part: &Part,
+        job: &Job<'_>,
         endpoint: &mut Endpoint,
         driver: &dyn Driver,
         staging: &Staging,
@@ -241,7 +240,7 @@ impl StagedWork {
                     }
                 }
                 let received = |(_, whole): &(&Transfer, &Transfer)| !whole.send && whole.bytes > 0;
-                for (host, whole) in transfers.staged.iter().zip(&part.transfers).filter(received) {
+                for (host, whole) in transfers.staged.iter().zip(job.transfers).filter(received) {
                     let (to, from) = (whole.buffer.address(), host.buffer.address());
                     driver.copy(to, from, whole.bytes, staging.output.stream)?;
                 }
@@ -262,7 +261,7 @@ impl StagedWork {
 
     fn poll_calls(
         &mut self,
-        part: &Part,
+        job: &Job<'_>,
         endpoint: &mut Endpoint,
         driver: &dyn Driver,
         staging: &Staging,
@@ -270,7 +269,7 @@ impl StagedWork {
         let mut moved = false;
         loop {
             let Some(staged) = &mut self.call else {
-                let Some(call) = part.calls.get(self.next_call) else { return Ok(moved) };
+                let Some(call) = job.calls.get(self.next_call) else { return Ok(moved) };
                 self.next_call += 1;
                 self.call = Some(StagedCall::begin(call, endpoint.ranks, driver, staging)?);
                 moved = true;
