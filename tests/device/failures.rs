@@ -113,7 +113,7 @@ fn a_rank_that_never_calls_is_named_in_time() {
     with_devices(Cluster::new(2, 1), 2).env("ACCL_TIMEOUT", 1).run("never_calls");
 }
 
-/// The driver refuses a copy of the engine's.
+/// The driver refuses a copy of the engine's at rank 0.
 fn refused(rank: Rank) {
     let (api, cuda) = (rank.api, cuda());
     cuda.choose(rank.rank);
@@ -141,7 +141,7 @@ fn refused(rank: Rank) {
 #[test]
 fn a_call_that_the_driver_refuses_fails_its_communicator_on_all_ranks() {
     let cluster = with_devices(Cluster::new(2, 1), 2).ids(2);
-    cluster.env("ACCL_SIM_FAIL", "cuMemcpyAsync:5:700").run("refused");
+    cluster.env_of(0, "ACCL_SIM_FAIL", "cuMemcpyAsync:5:700").run("refused");
 }
 
 /// From another thread, while this one waits for a stream that waits for a rank that never comes.

@@ -57,6 +57,8 @@ pub struct Cluster {
     ids: usize,
     argument: String,
     environment: Vec<(String, String)>,
+    /// The same for one process.
+    own_environment: Vec<(usize, String, String)>,
     hosts: Option<usize>,
     /// The commands that start processes elsewhere, in turn, and where the first one can be met from there.
     places: Option<(Vec<Vec<OsString>>, String)>,
@@ -82,6 +84,7 @@ impl Cluster {
             ids: 1,
             argument: String::new(),
             environment: Vec::new(),
+            own_environment: Vec::new(),
             hosts: None,
             places: None,
             output: None,
@@ -101,6 +104,12 @@ impl Cluster {
 
     pub fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.environment.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// A variable of one process.
+    pub fn env_of(mut self, process: usize, name: &str, value: impl ToString) -> Self {
+        self.own_environment.push((process, name.to_string(), value.to_string()));
         self
     }
 
@@ -200,6 +209,8 @@ impl Cluster {
         command.env(IDS, ids).env(ARGUMENT, &self.argument);
         command.env(LIBRARY, super::libraries().join("libnccl.so"));
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let own = self.own_environment.iter().filter(|(of, ..)| *of == process);
+        command.envs(own.map(|(_, name, value)| (name, value)));
         if let Some((_, address)) = &self.places {
             command.env("NCCL_COMM_ID", address);
         }
