@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::table::Table;
-use super::{Capture, Context, Driver, Event, Pinned, Properties, Residence, Stream, Until, refused};
+use super::{Capture, CaptureMode, Context, Driver, Event, Pinned, Properties, Residence, Stream, Until, refused};
 use crate::config;
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -25,7 +25,6 @@ const WAIT_REACHED: c_uint = 0;
 const WAIT_EQUAL: c_uint = 1;
 const CAPTURE_ACTIVE: c_int = 1;
 const CAPTURE_INVALIDATED: c_int = 2;
-const CAPTURE_MODE_RELAXED: c_int = 2;
 const OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
 const GRAPH_MOVES_OBJECT: c_uint = 1;
 const CAPABILITY_MAJOR: c_int = 75;
@@ -167,11 +166,10 @@ impl Driver for Cuda {
         self.check("CtxPopCurrent", unsafe { (self.table.context_pop)(&raw mut context) })
     }
 
-    fn relax_captures(&self) -> Result<()> {
-        let mut mode = CAPTURE_MODE_RELAXED;
+    fn exchange_capture_mode(&self, CaptureMode(mut mode): CaptureMode) -> Result<CaptureMode> {
         // SAFETY: see the head of this file.
         let code = unsafe { (self.table.thread_capture_mode)(&raw mut mode) };
-        self.check("ThreadExchangeStreamCaptureMode", code)
+        self.check("ThreadExchangeStreamCaptureMode", code).map(|()| CaptureMode(mode))
     }
 
     fn properties(&self, context: Context) -> Result<Properties> {

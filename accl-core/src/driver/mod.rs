@@ -54,6 +54,15 @@ pub enum Capture {
     Invalidated,
 }
 
+/// What a thread may call while streams are captured, as the driver numbers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CaptureMode(pub i32);
+
+impl CaptureMode {
+    /// Everything, whoever captures.
+    pub const RELAXED: Self = Self(2);
+}
+
 /// When a stream that waits for a word goes on. Words and values are compared as numbers of 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Until {
@@ -103,8 +112,8 @@ pub trait Driver: Send + Sync + Debug {
     /// Takes the last [`Self::push`] back.
     fn pop(&self) -> Result<()>;
 
-    /// Lets the calling thread call everything while other threads capture.
-    fn relax_captures(&self) -> Result<()>;
+    /// Changes what the calling thread may call while streams are captured, and returns what that was.
+    fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode>;
 
     /// What the device of `context` is.
     fn properties(&self, context: Context) -> Result<Properties>;

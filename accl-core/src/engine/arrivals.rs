@@ -3,9 +3,11 @@
 use super::Poll;
 use super::dock::{Captured, Content, Dock, Expected};
 use super::drive::fail;
+use super::endpoint::Endpoint;
 use super::seat::Seat;
 use super::staged::StagedWork;
 use super::watch::{LOOK_AROUND, Stall};
+use crate::driver::CaptureMode;
 use crate::error::{Error, Result};
 use crate::os::clock;
 use crate::sync::prim::Ordering;
@@ -32,6 +34,14 @@ struct Running {
     content: Content,
     work: StagedWork,
     stall: Stall,
+}
+
+impl Running {
+    fn poll(&mut self, seat: &Seat, endpoint: &mut Endpoint) -> Result<Poll> {
+        let (Some(dock), job) = (&seat.dock, self.content.job()) else { return Ok(Poll::Done) };
+        let Some(staging) = dock.staging.get() else { return Ok(Poll::Done) };
+        dock.accelerator.within(|driver| self.work.poll(&job, endpoint, driver, staging))
+    }
 }
 
 /// One dock that may have work.
@@ -63,11 +73,7 @@ impl Served {
         // As with host streams: a thread that calls without a stream may use this rank.
         let Some(mut endpoint) = seat.endpoint.try_lock() else { return false };
         seat.recorder.from_stream(true);
-        let polled = seat.dock.as_ref().map_or(Ok(Poll::Done), |dock| {
-            dock.accelerator.within(|driver| {
-                running.work.poll(&running.content.job(), &mut endpoint, driver, &mut dock.staging.lock())
-            })
-        });
+        let polled = running.poll(seat, &mut endpoint);
         seat.recorder.from_stream(false);
         match polled {
             Ok(Poll::Blocked) => return false,
@@ -228,7 +234,7 @@ impl Arrivals {
             && let Some(dock) = &seat.dock
         {
             // It fails where the driver knows no captures: then there is nothing to be relaxed.
-            let _ = dock.accelerator.driver.relax_captures();
+            let _ = dock.accelerator.driver.exchange_capture_mode(CaptureMode::RELAXED);
         }
         self.served.push(Served { seat, running: None, held: Vec::new() });
         self.moved = Some(clock::now());

@@ -14,12 +14,12 @@ use super::seat::Seat;
 use super::staged::Staging;
 use super::stream::{self, Part};
 use crate::device::Mailbox;
-use crate::driver::{Capture, Context, Driver, Event, Stream, Until};
+use crate::driver::{Capture, CaptureMode, Context, Driver, Event, Stream, Until};
 use crate::error::{Error, Result};
 use crate::sync::prim::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A device as a communicator has it.
 #[derive(Clone, Copy, Debug)]
@@ -103,8 +103,8 @@ pub(super) struct Launched {
 pub(crate) struct Dock {
     pub(super) accelerator: Accelerator,
     pub(super) launched: Mutex<Launched>,
-    /// Used by the engine's thread only.
-    pub(super) staging: Mutex<Option<Staging>>,
+    /// Made with the first launch.
+    pub(super) staging: OnceLock<Staging>,
     /// Nobody will end this rank's launches any more: streams go on whatever has become of them.
     pub(super) released: AtomicBool,
 }
@@ -118,7 +118,7 @@ impl Dock {
         Ok(Self {
             accelerator,
             launched: Mutex::new(launched),
-            staging: Mutex::new(None),
+            staging: OnceLock::new(),
             released: AtomicBool::new(false),
         })
     }
@@ -133,6 +133,9 @@ impl Dock {
         self.accelerator.within(|driver| {
             let [first, others @ ..] = streams else { return Err(Error::internal("a launch without a stream")) };
             let capture = common_capture(driver, streams)?;
+            if self.staging.get().is_none() {
+                self.stage(driver)?;
+            }
             gather(driver, *first, others)?;
             match capture {
                 _ if seat.is_plain_alone(&content.job()) => copy_alone(driver, *first, &content.job())?,
@@ -146,6 +149,16 @@ impl Dock {
             }
             spread(driver, *first, others)
         })
+    }
+
+    /// Makes what launches go through. This thread may be capturing, which that is no part of.
+    #[cold]
+    fn stage(&self, driver: &'static dyn Driver) -> Result<()> {
+        let staging = relaxed(driver, || Staging::take(driver, self.accelerator.context))?;
+        if let Err(staging) = self.staging.set(staging) {
+            staging.give_back();
+        }
+        Ok(())
     }
 
     fn launch_now(
@@ -226,9 +239,9 @@ impl Dock {
 impl Drop for Dock {
     fn drop(&mut self) {
         let launched = self.launched.get_mut();
-        let staging = self.staging.get_mut().take();
-        // What fails here concerns nobody any more.
-        let _ = self.accelerator.within(|driver| staging.map_or(Ok(()), |staging| staging.free(driver)));
+        if let Some(staging) = self.staging.take() {
+            staging.give_back();
+        }
         // A stream that has not come to its last launch may come to this line later.
         if launched.expected.is_empty() {
             launched.mailbox.give_back();
@@ -286,6 +299,14 @@ fn spread(driver: &dyn Driver, first: Stream, others: &[Stream]) -> Result<()> {
     })
 }
 
+/// Runs `body`, which is no part of what this thread captures.
+fn relaxed<T>(driver: &dyn Driver, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = driver.exchange_capture_mode(CaptureMode::RELAXED)?;
+    let outcome = body();
+    driver.exchange_capture_mode(before)?;
+    outcome
+}
+
 /// An event may be given back before streams have passed it.
 fn with_event(driver: &dyn Driver, body: impl FnOnce(Event) -> Result<()>) -> Result<()> {
     let event = driver.create_event()?;
@@ -306,7 +327,7 @@ fn copy_alone(driver: &dyn Driver, stream: Stream, job: &Job<'_>) -> Result<()> 
 }
 
 fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Captured>> {
-    let mailbox = Mailbox::take(driver)?;
+    let mailbox = relaxed(driver, || Mailbox::take(driver))?;
     let captured = Arc::new(Captured {
         id,
         first: mailbox.last.wrapping_add(1).max(1),

@@ -12,12 +12,13 @@ use super::endpoint::Endpoint;
 use super::pieces::{Pieces, Portion};
 use super::transfer::TransferOp;
 use crate::device::UserPointer;
-use crate::driver::{Driver, Event, Stream};
+use crate::driver::{Context, Driver, Event, Stream};
 use crate::error::Result;
 use crate::memory::{self, Scratch, read_scalar};
+use parking_lot::Mutex;
 
 /// The input or the output of one piece. The same on all ranks, since they cut calls alike.
-const SLOT_BYTES: usize = 4 << 20;
+const SLOT_BYTES: usize = 2 << 20;
 
 /// Pieces between the device and the host at once, in each direction.
 const SLOTS: usize = 2;
@@ -54,44 +55,52 @@ impl Lane {
     fn has_passed(&self, driver: &dyn Driver, piece: usize) -> Result<bool> {
         driver.has_passed(self.events[piece % SLOTS])
     }
-
-    fn free(&self, driver: &dyn Driver) -> Result<()> {
-        self.events.iter().try_for_each(|event| driver.destroy_event(*event))?;
-        driver.destroy_stream(self.stream)
-    }
 }
 
 /// Staging memory of one rank, and the streams that fill and empty it.
+///
+/// It is made when a program launches something for the first time, by the program's own thread, and kept for the next communicator
+/// of the context when this one ends: drivers wait for all work of the device when memory is given back, and may when it is
+/// made, and the engine's thread would wait for work that waits for the engine.
 #[derive(Debug)]
 pub(super) struct Staging {
-    /// Memory of [`memory::allocate`], which the driver knows.
-    start: UserPointer,
+    context: Context,
     input: Lane,
     output: Lane,
+    /// Where factors of pre-multiplied sums are copied to.
     scalar: UserPointer,
 }
+
+/// What no communicator uses.
+static SPARE: Mutex<Vec<Staging>> = Mutex::new(Vec::new());
 
 impl Staging {
     const BYTES: usize = 2 * SLOTS * SLOT_BYTES + SCALAR_BYTES;
 
-    fn new(driver: &dyn Driver) -> Result<Self> {
+    /// Staging memory of a context, which must be the thread's.
+    pub(super) fn take(driver: &dyn Driver, context: Context) -> Result<Self> {
+        let mut spare = SPARE.lock();
+        if let Some(index) = spare.iter().position(|staging| staging.context == context) {
+            return Ok(spare.swap_remove(index));
+        }
+        drop(spare);
         let start = memory::allocate_shared(Self::BYTES)?;
+        if let Err(error) = driver.register(start.address(), Self::BYTES) {
+            memory::free(start.as_ptr())?;
+            return Err(error);
+        }
         let at = |bytes| start.byte_add(bytes);
-        driver.register(start.address(), Self::BYTES)?;
         Ok(Self {
-            start,
+            context,
             input: Lane::new(driver, start)?,
             output: Lane::new(driver, at(SLOTS * SLOT_BYTES))?,
             scalar: at(2 * SLOTS * SLOT_BYTES),
         })
     }
 
-    /// Gives everything back.
-    pub(super) fn free(self, driver: &dyn Driver) -> Result<()> {
-        self.input.free(driver)?;
-        self.output.free(driver)?;
-        driver.unregister(self.start.address())?;
-        memory::free(self.start.as_ptr())
+    /// Keeps it for the next one. Nothing may be under way in it.
+    pub(super) fn give_back(self) {
+        SPARE.lock().push(self);
     }
 }
 
@@ -150,12 +159,8 @@ impl StagedWork {
         job: &Job<'_>,
         endpoint: &mut Endpoint,
         driver: &dyn Driver,
-        staging: &mut Option<Staging>,
+        staging: &Staging,
     ) -> Result<Poll> {
-        let staging = match staging {
-            Some(staging) => staging,
-            None => staging.insert(Staging::new(driver)?),
-        };
         let mut moved = false;
         if !self.begun {
             self.begun = true;
