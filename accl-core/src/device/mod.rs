@@ -1,16 +1,20 @@
 //! Where the data lies and who moves it: the engine reaches user memory only through a [`Device`].
 //!
-//! Host memory is the first implementation. Memory of accelerators comes to it through staging memory (`engine/staged.rs`); a
-//! [`Mailbox`] is where their streams meet the engine.
+//! Host memory is the first implementation. An [`Accelerator`] moves memory that all ranks of a host can reach by their
+//! driver; all other memory of accelerators comes through staging memory of the host (`engine/staged.rs`). A [`Mailbox`] is where
+//! their streams meet the engine.
 
+mod accelerator;
 mod host;
 mod mailbox;
 mod pointer;
 
+pub use accelerator::Accelerator;
 pub use host::Host;
 pub use mailbox::Mailbox;
 pub use pointer::UserPointer;
 
+use crate::error::Result;
 use crate::reduce::{Form, Reduction};
 use crate::types::Scalar;
 use std::io;
@@ -55,6 +59,11 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         form: Form,
         count_elems: usize,
     );
+
+    /// True once all that was asked for is done. In host memory that is at once.
+    fn is_through(&self) -> Result<bool> {
+        Ok(true)
+    }
 
     /// Sends `head`, then as much of the `bytes` at `source` as a stream socket takes without waiting. How many bytes went,
     /// `head` included; none if it takes nothing now.

@@ -5,8 +5,11 @@
 //! outlive the call. What is queued on streams refers to memory whose owner keeps it until the stream is past that.
 #![allow(unsafe_code)]
 
-use super::table::Table;
-use super::{Capture, CaptureMode, Context, Driver, Event, Pinned, Properties, Residence, Stream, Until, refused};
+use super::table::{IpcHandle, Table};
+use super::{
+    Capture, CaptureMode, Context, Driver, Event, Exported, Pinned, Properties, Residence, Stream, Until,
+    refused,
+};
 use crate::config;
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -17,6 +20,8 @@ const NOT_INITIALIZED: c_int = 3;
 const DEINITIALIZED: c_int = 4;
 const INVALID_VALUE: c_int = 1;
 const NOT_READY: c_int = 600;
+const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
+const IPC_ENABLE_PEER: c_uint = 1;
 const HOST_PORTABLE: c_uint = 1;
 const HOST_DEVICE_MAPPED: c_uint = 2;
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -231,6 +236,40 @@ impl Driver for Cuda {
     fn free(&self, address: usize) -> Result<()> {
         // SAFETY: see the head of this file.
         self.check("MemFree", unsafe { (self.table.free)(address as c_ulonglong) })
+    }
+
+    fn export(&self, address: usize) -> Result<Exported> {
+        let mut handle = IpcHandle([0; 64]);
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.ipc_export)(&raw mut handle, address as c_ulonglong) };
+        self.check("IpcGetMemHandle", code).map(|()| handle.0)
+    }
+
+    fn open(&self, memory: &Exported) -> Result<usize> {
+        let mut address = 0;
+        // SAFETY: see the head of this file; a handle that is none is refused.
+        let code = unsafe { (self.table.ipc_open)(&raw mut address, IpcHandle(*memory), IPC_ENABLE_PEER) };
+        self.check("IpcOpenMemHandle", code).map(|()| address as usize)
+    }
+
+    fn reach(&self, own: Context, peer: Context) -> Result<bool> {
+        if own.handle == peer.handle {
+            return Ok(true);
+        }
+        let mut can = 0;
+        if own.ordinal != peer.ordinal {
+            // SAFETY: see the head of this file.
+            let code = unsafe { (self.table.can_access_peer)(&raw mut can, own.ordinal, peer.ordinal) };
+            self.check("DeviceCanAccessPeer", code)?;
+            if can == 0 {
+                return Ok(false);
+            }
+        }
+        // SAFETY: as above; `own` is the thread's context.
+        match unsafe { (self.table.enable_peer)(handle(peer.handle), 0) } {
+            PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+            code => self.check("CtxEnablePeerAccess", code).map(|()| true),
+        }
     }
 
     fn register(&self, start: usize, bytes: usize) -> Result<()> {

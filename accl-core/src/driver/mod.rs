@@ -38,6 +38,9 @@ pub struct Pinned {
     pub device: usize,
 }
 
+/// Device memory as other processes find it.
+pub type Exported = [u8; 64];
+
 /// What a stream does with work that is put on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capture {
@@ -132,6 +135,15 @@ pub trait Driver: Send + Sync + Debug {
 
     /// Gives it back; waits for the device.
     fn free(&self, address: usize) -> Result<()>;
+
+    /// How other processes find memory of [`Self::allocate`].
+    fn export(&self, address: usize) -> Result<Exported>;
+
+    /// Memory of another process, as the current context's device reaches it.
+    fn open(&self, memory: &Exported) -> Result<usize>;
+
+    /// True if the device of `own` can reach memory of `peer`, another context of this process; from now on it may.
+    fn reach(&self, own: Context, peer: Context) -> Result<bool>;
 
     /// Makes memory of the process known, so that copies from and to it run by themselves. It must stay until it is unregistered.
     fn register(&self, start: usize, bytes: usize) -> Result<()>;

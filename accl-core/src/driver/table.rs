@@ -12,6 +12,11 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 /// glibc's flag: only libraries that are loaded already.
 const RTLD_NOLOAD: c_int = libc::RTLD_NOLOAD;
 
+/// Device memory for other processes; handed over by value.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct IpcHandle(pub(super) [u8; 64]);
+
 /// A function that the driver calls.
 pub(super) type Callback = extern "C" fn(*mut c_void);
 
@@ -60,6 +65,10 @@ table! {
     host_unregister: ["MemHostUnregister"] (*mut c_void);
     allocate: ["MemAlloc_v2", "MemAlloc"] (*mut c_ulonglong, usize);
     free: ["MemFree_v2", "MemFree"] (c_ulonglong);
+    ipc_export: ["IpcGetMemHandle"] (*mut IpcHandle, c_ulonglong);
+    ipc_open: ["IpcOpenMemHandle_v2", "IpcOpenMemHandle"] (*mut c_ulonglong, IpcHandle, c_uint);
+    can_access_peer: ["DeviceCanAccessPeer"] (*mut c_int, c_int, c_int);
+    enable_peer: ["CtxEnablePeerAccess"] (*mut c_void, c_uint);
     copy: ["MemcpyAsync"] (c_ulonglong, c_ulonglong, usize, *mut c_void);
     stream_create: ["StreamCreate"] (*mut *mut c_void, c_uint);
     stream_destroy: ["StreamDestroy_v2", "StreamDestroy"] (*mut c_void);

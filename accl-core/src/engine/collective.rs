@@ -60,6 +60,8 @@ pub(crate) struct CollectiveOp {
     pub(super) posted: PostedCall,
     /// In an AllReduce: no other rank folds for this one, nor this one for others.
     folds_all: bool,
+    /// The buffers are windows of devices, which all ranks can reach.
+    windows: bool,
     stage: Stage,
     /// In `Agree`: the first rank that is not known to agree.
     agreed: Rank,
@@ -69,14 +71,23 @@ pub(crate) struct CollectiveOp {
 impl CollectiveOp {
     /// Begins an operation: from here on it has a place in the order of the communicator's operations.
     pub(crate) fn begin(call: &Call, endpoint: &mut Endpoint) -> Result<Self> {
-        Self::begin_piece(call, call.count_elems, endpoint)
+        Self::begin_piece(call, call.count_elems, false, endpoint)
     }
 
-    /// The same for a piece of a call of `whole_elems`, which is what peers are told.
-    pub(super) fn begin_piece(call: &Call, whole_elems: usize, endpoint: &mut Endpoint) -> Result<Self> {
+    /// The same for a piece of a call of `whole_elems`, which is what peers are told. With `windows` its buffers are memory of
+    /// devices that all ranks can reach.
+    pub(super) fn begin_piece(
+        call: &Call,
+        whole_elems: usize,
+        windows: bool,
+        endpoint: &mut Endpoint,
+    ) -> Result<Self> {
         let mut call = *call;
         let ranks = endpoint.ranks;
-        let choice = select(call.kind, call.count_bytes(), &endpoint.facts)?;
+        let choice = match windows {
+            true => Choice::Reading,
+            false => select(call.kind, call.count_bytes(), &endpoint.facts)?,
+        };
         let scale = call.scale(endpoint.device);
         if call.overlaps_badly(ranks, endpoint.rank) {
             let bytes = call.input_elems(ranks, endpoint.rank) * call.dtype.size_bytes();
@@ -98,6 +109,7 @@ impl CollectiveOp {
             choice,
             posted,
             folds_all: false,
+            windows,
             stage: if alone { Stage::Run } else { Stage::Post },
             agreed: 0,
             runner: StepRunner::default(),
@@ -121,6 +133,7 @@ impl CollectiveOp {
             choice: Choice::Exchange,
             posted,
             folds_all: false,
+            windows: false,
             stage: Stage::Agree,
             agreed,
             runner: StepRunner::default(),
@@ -153,7 +166,7 @@ impl CollectiveOp {
         let (call, rank, ranks) = (&self.call, endpoint.rank, self.ranks);
         let region = |start, count_elems: usize| {
             let bytes = count_elems * call.dtype.size_bytes();
-            if bytes < MAP_BYTES { None } else { regions::find(start, bytes) }
+            if bytes < MAP_BYTES || self.windows { None } else { regions::find(start, bytes) }
         };
         let input = region(call.send, call.input_elems(ranks, rank));
         // Only an AllReduce has its output read.
@@ -166,7 +179,7 @@ impl CollectiveOp {
         if !fabric.board.can_post(self.sequence, bytes) {
             return Ok(false);
         }
-        let mut flags = if fabric.lent.reads_all() { READS_ALL } else { 0 };
+        let mut flags = if self.windows || fabric.lent.reads_all() { READS_ALL } else { 0 };
         flags |= if call.send == call.recv { IN_PLACE } else { 0 };
         flags |= if regions.is_some() { REGIONS } else { 0 };
         let offer = Offer::new(call.send, call.recv, flags);
@@ -208,7 +221,7 @@ impl CollectiveOp {
 
     /// The first time, all ranks must hear from all whether they can read each other's memory.
     fn asks(&self, fabric: &Fabric) -> bool {
-        self.choice == Choice::Reading && fabric.everyone_reads.is_none()
+        self.choice == Choice::Reading && !self.windows && fabric.everyone_reads.is_none()
     }
 
     /// True if this rank must see that `peer` makes the same call.

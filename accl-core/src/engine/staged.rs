@@ -372,7 +372,7 @@ impl StagedCall {
             recv: staging.output.slot(self.run),
             ..self.call
         };
-        CollectiveOp::begin_piece(&call, self.call.count_elems, endpoint)
+        CollectiveOp::begin_piece(&call, self.call.count_elems, false, endpoint)
     }
 
     /// Has the output of the piece that is done copied to the device.

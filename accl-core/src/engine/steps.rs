@@ -92,6 +92,9 @@ impl StepRunner {
             }
         }
         self.plan = Some(plan);
+        if matches!(result, Ok(Poll::Done)) && !device.is_through()? {
+            return Ok(Poll::Blocked);
+        }
         result
     }
 
@@ -131,6 +134,10 @@ impl StepRunner {
             }
             Step::Read { from, source, to } => self.read(op, endpoint, *from, source, to),
             Step::Tell => {
+                // Whoever is told may write what this rank has read, and read what it has written.
+                if !device.is_through()? {
+                    return Ok(false);
+                }
                 self.tells += 1;
                 endpoint.fabric()?.lent.tell(op.sequence, self.tells);
                 Ok(true)

@@ -61,6 +61,25 @@ struct Mapped {
     watch: Option<Arc<Watch>>,
     generation: u64,
     regions: Vec<(Region, Mapping)>,
+    /// Memory of its device that this process can reach.
+    window: Option<Window>,
+}
+
+/// Memory of a peer's device.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// The peer's address of its first byte.
+    pub start: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Where it lies for this process.
+    pub here: UserPointer,
+}
+
+impl Window {
+    fn holds(&self, address: u64, bytes: u64) -> bool {
+        address >= self.start && bytes <= self.bytes && address - self.start <= self.bytes - bytes
+    }
 }
 
 impl Mapped {
@@ -84,6 +103,11 @@ impl Mapped {
 
     /// Where `bytes` at the peer's `address` lie in this process.
     fn find(&self, address: u64, bytes: usize) -> Option<UserPointer> {
+        if let Some(Window { start, here, .. }) =
+            self.window.filter(|window| window.holds(address, bytes as u64))
+        {
+            return Some(here.byte_add((address - start) as usize));
+        }
         let (region, mapping) =
             self.regions.iter().find(|(region, _)| region.holds(address, bytes as u64))?;
         let place = mapping.start().wrapping_add((address - region.start) as usize);
@@ -104,6 +128,11 @@ impl LentMemory {
         for (mapped, watch) in self.mapped.iter_mut().zip(watches) {
             mapped.watch = watch;
         }
+    }
+
+    /// Makes memory of `peer`'s device known, until this rank leaves.
+    pub fn open_window(&mut self, peer: Rank, window: Window) {
+        self.mapped[peer].window = Some(window);
     }
 
     /// Lets go of `peer`'s regions if some have ended since they were mapped: their addresses may mean other memory now.

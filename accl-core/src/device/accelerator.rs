@@ -1,0 +1,110 @@
+//! Memory of an accelerator, moved and reduced by its driver, on a stream of our own.
+//!
+//! Work is only queued here; [`Device::is_through`] says when it is done. What a driver refuses is kept, and told there.
+
+use super::{Device, Operand, UserPointer};
+use crate::driver::{Driver, Event, Stream};
+use crate::error::{Error, Result};
+use crate::reduce::{Form, Reduction};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// One stream of one device. The device's context must be the thread's in every call.
+#[derive(Debug)]
+pub struct Accelerator {
+    driver: &'static dyn Driver,
+    stream: Stream,
+    /// Behind what was queued when it was last recorded.
+    event: Event,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Something was queued behind the event.
+    queued: bool,
+    /// The event has not passed.
+    pending: bool,
+    failure: Option<Error>,
+}
+
+impl Accelerator {
+    /// With a stream of the current context.
+    pub fn new(driver: &'static dyn Driver) -> Result<Self> {
+        let (stream, event) = (driver.create_stream()?, driver.create_event()?);
+        Ok(Self { driver, stream, event, state: Mutex::default() })
+    }
+
+    fn queue(&self, work: impl FnOnce() -> Result<()>) {
+        let mut state = self.state.lock();
+        if state.failure.is_none() {
+            state.failure = work().err();
+        }
+        state.queued = true;
+    }
+}
+
+impl Device for Accelerator {
+    fn copy(&self, destination: UserPointer, source: UserPointer, bytes: usize) {
+        if destination != source && bytes > 0 {
+            let (to, from) = (destination.address(), source.address());
+            self.queue(|| self.driver.copy(to, from, bytes, self.stream));
+        }
+    }
+
+    fn reduce(
+        &self,
+        _reduction: &Reduction,
+        _operands: &[Operand],
+        _destination: UserPointer,
+        _form: Form,
+        _count_elems: usize,
+    ) {
+        self.queue(|| Err(Error::internal("a reduction on a device without kernels")));
+    }
+
+    fn copy_streaming(&self, destination: UserPointer, source: UserPointer, bytes: usize) {
+        self.copy(destination, source, bytes);
+    }
+
+    fn reduce_streaming(
+        &self,
+        reduction: &Reduction,
+        operands: &[Operand],
+        destination: UserPointer,
+        form: Form,
+        count_elems: usize,
+    ) {
+        self.reduce(reduction, operands, destination, form, count_elems);
+    }
+
+    fn is_through(&self) -> Result<bool> {
+        let mut state = self.state.lock();
+        if let Some(error) = state.failure.take() {
+            return Err(error);
+        }
+        if std::mem::take(&mut state.queued) {
+            self.driver.record(self.event, self.stream)?;
+            state.pending = true;
+        }
+        if state.pending {
+            state.pending = !self.driver.has_passed(self.event)?;
+        }
+        Ok(!state.pending)
+    }
+
+    fn send(&self, _: BorrowedFd<'_>, _: &[u8], _: UserPointer, _: usize) -> io::Result<Option<usize>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn receive(
+        &self,
+        _: BorrowedFd<'_>,
+        _: UserPointer,
+        _: usize,
+        _: &mut [u8],
+    ) -> io::Result<Option<usize>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
