@@ -16,9 +16,10 @@ use support::api::{Api, Comm, INT32, REMOTE_ERROR, SUCCESS, SUM, load};
 use support::cluster::{Cluster, Ended, LIBRARY, Rank, Scenario, work};
 use support::snapshot::Snapshot;
 
-const SCENARIOS: [(&str, Scenario); 7] = [
+const SCENARIOS: [(&str, Scenario); 8] = [
     ("child_lives_on", child_lives_on),
     ("leave", leave),
+    ("replaced", replaced),
     ("load_again", load_again),
     ("close_alive", close_alive),
     ("interrupted", interrupted),
@@ -326,8 +327,9 @@ fn two_copies(rank: Rank) {
 /// A process that becomes another program has left its communicators; and a child that lives on is nobody's rank.
 #[test]
 fn children_and_successors_are_no_ranks() {
-    // On one host, a successor is noticed when it ends: it is the same process.
-    for (hosts, what, code) in [(1, "child", None), (3, "child", None), (3, "exec", Some(0))] {
+    for (hosts, what, code) in
+        [(1, "child", None), (3, "child", None), (1, "exec", Some(0)), (3, "exec", Some(0))]
+    {
         let cluster = Cluster::new(3, 1).hosts(hosts).argument(what).limit(40);
         let ended = cluster.run_to_end("child_lives_on");
         let codes: Vec<_> = ended.iter().map(|end| end.code).collect();
@@ -335,14 +337,16 @@ fn children_and_successors_are_no_ranks() {
     }
 }
 
+/// For how long what is left of rank 1 lives; the others do not wait for its end.
+const SECONDS: u32 = 8;
+const SOON: Duration = Duration::from_secs(SECONDS as u64 - 3);
+
 fn child_lives_on(rank: Rank) {
-    const SECONDS: u32 = 6;
     let (api, comm) = (rank.api, rank.join());
     assert_eq!(api.sum(1, comm), 3);
     if rank.rank == 1 {
         if rank.argument == "exec" {
-            let error = Command::new("sleep").arg(SECONDS.to_string()).exec();
-            panic!("sleep: {error}");
+            sleep_as_another();
         }
         unsafe {
             if libc::fork() == 0 {
@@ -356,6 +360,69 @@ fn child_lives_on(rank: Rank) {
     }
     let begin = Instant::now();
     await_loss(&rank, comm);
-    assert!(begin.elapsed() < Duration::from_secs(u64::from(SECONDS) - 2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    api.destroy(comm);
+}
+
+/// Becomes another program, which lives on for a while.
+fn sleep_as_another() -> ! {
+    let error = Command::new("sleep").arg(SECONDS.to_string()).exec();
+    panic!("sleep: {error}");
+}
+
+/// On one host, peers see at once that a rank has become another program: in a call, whether that rank was in it or not, and when they
+/// only ask.
+#[test]
+fn a_successor_is_noticed_before_it_ends() {
+    for threads in [1, 2] {
+        for when in ["absent", "in it", "idle"] {
+            let said = Cluster::new(3, threads).argument(when).limit(40).run("replaced");
+            println!("{threads} ranks of a process, {when}: {}", said[0].lines().last().unwrap_or_default());
+        }
+    }
+}
+
+fn replaced(rank: Rank) {
+    let (api, comm) = (rank.api, rank.join());
+    let all = rank.ranks as i32;
+    assert_eq!(api.sum(1, comm), all);
+    // The process of rank 1 has rank 4, too, if it has two.
+    if rank.rank % 3 == 1 {
+        let in_call = comm as usize;
+        if rank.argument == "in it" {
+            std::thread::spawn(move || {
+                api.all_reduce(&[1; 100_000], &mut [0; 100_000], INT32, SUM, in_call as Comm)
+            });
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        if rank.rank == 1 {
+            sleep_as_another();
+        }
+        loop {
+            std::thread::park();
+        }
+    }
+    let begin = Instant::now();
+    if rank.argument == "idle" {
+        while api.async_error(comm) == SUCCESS && begin.elapsed() < SOON {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    } else {
+        if rank.rank == 2 && rank.argument == "in it" {
+            std::thread::sleep(Duration::from_millis(600));
+        }
+        let code = api.all_reduce(&[1; 100_000], &mut [0; 100_000], INT32, SUM, comm);
+        assert!(code == REMOTE_ERROR || rank.argument == "in it", "{}", api.error_text());
+        if code == SUCCESS {
+            // What it had given before counts.
+            assert_eq!(api.all_reduce(&[1], &mut [0], INT32, SUM, comm), REMOTE_ERROR);
+        }
+    }
+    let text = api.error_text();
+    eprintln!("after {:.2} s: {text}", begin.elapsed().as_secs_f64());
+    assert_eq!(api.async_error(comm), REMOTE_ERROR);
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    let named = ["rank 1 (process", "rank 4 (process"].iter().any(|name| text.contains(name));
+    assert!(named && text.contains("another program (exec)"), "{text}");
     api.destroy(comm);
 }

@@ -395,7 +395,8 @@ fn watch(peers: &[PeerRecord], own: usize) -> Result<Vec<Peer>> {
             && peer.place.shares_pids(&here)
             && peer.shares_host(&peers[own]);
         if foreign && !watches.contains_key(&pid) {
-            let watch = Watch::open(pid).map_err(|error| error.within(format!("rank {rank}")))?;
+            let watch =
+                Watch::open(pid, peer.place.process).map_err(|error| error.within(format!("rank {rank}")))?;
             watches.insert(pid, watch.map(Arc::new));
         }
         let name = if one_host { format!("process {pid}") } else { peer.describe() };

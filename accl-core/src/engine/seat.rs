@@ -1,9 +1,10 @@
 //! One rank's seat in a communicator: its endpoint, and what others may touch while an operation runs.
 
 use super::endpoint::Endpoint;
+use super::watch::LOOK_AROUND;
 use crate::error::{Error, Result};
-use crate::os::cpu;
 use crate::os::process::Watch;
+use crate::os::{clock, cpu};
 use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::progress::Progress;
 use crate::sync::wait::{Backoff, Habit, Patience};
@@ -13,7 +14,7 @@ use crate::transport::tcp;
 use crate::types::Rank;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is known of a peer besides its rank.
 #[derive(Debug)]
@@ -87,6 +88,8 @@ pub struct Seat {
     /// done as were queued before it.
     pub(super) launches: Progress,
     pub(crate) recorder: Arc<Recorder>,
+    /// When lost peers were last looked for outside of calls.
+    last_look: Mutex<Option<Instant>>,
 }
 
 impl Seat {
@@ -110,6 +113,7 @@ impl Seat {
             patience: limits.patience,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
+            last_look: Mutex::new(None),
             launches: Progress::default(),
         }
     }
@@ -216,13 +220,40 @@ impl Seat {
         self.error().map_or(Ok(()), Err)
     }
 
-    /// An error once the process of `peer` is known to have ended.
+    /// An error once the process of `peer` is known to have ended, or to have become another program.
     pub fn check_peer(&self, peer: Rank) -> Result<()> {
-        let peer_watch = self.peers[peer].watch.as_ref();
-        if peer_watch.is_some_and(|watch| watch.has_ended()) {
-            return Err(Error::remote(format!("rank {peer} ({}) ended", self.peers[peer].name)));
+        let who = &self.peers[peer];
+        let fate = who.watch.as_ref().and_then(|watch| watch.fate());
+        fate.map_or(Ok(()), |fate| {
+            let name = &who.name;
+            Err(Error::remote(format!(
+                "rank {peer} ({name}) {fate}; see that process's own output, then shrink or abort this communicator"
+            )))
+        })
+    }
+
+    /// Makes it the communicator's failure that a rank of this host is lost without a word. For those who ask while no call is under
+    /// way; at most ten times a second.
+    pub fn look_for_lost_peers(&self) {
+        let Some(arena) = &self.arena else { return };
+        if self.aborted.load(Ordering::Acquire) || self.has_failed() {
+            return;
         }
-        Ok(())
+        let now = clock::now();
+        let mut last_look = self.last_look.lock();
+        if last_look.is_some_and(|last| now - last < LOOK_AROUND) {
+            return;
+        }
+        *last_look = Some(now);
+        drop(last_look);
+        // Asked for the state afterwards: what a rank says last counts.
+        let lost = |peer: Rank| {
+            let error = self.check_peer(peer).err()?;
+            (!arena.state_of(peer).is_gone()).then_some(error)
+        };
+        if let Some(error) = (0..self.peers.len()).find_map(lost) {
+            self.fail(error);
+        }
     }
 
     /// An error once [`Seat::abort`] has been called.

@@ -60,7 +60,7 @@ fn unreadable(pid: u32, address: u64, bytes: usize, errno: i32) -> Error {
     }
     Error::remote(format!(
         "cannot read {bytes} bytes at {address:#x} of process {pid}: {reason}; the buffer passed by that rank is not \
-         valid for its count, or the kernel forbids it (set ACCL_CROSS_MEMORY=0)"
+         valid for its count, or the process has become another program (exec), or the kernel forbids it (set ACCL_CROSS_MEMORY=0)"
     ))
 }
 

@@ -361,19 +361,18 @@ impl Control {
         }
     }
 
-    /// Processes of this host that have ended.
+    /// Processes of this host that have ended, or become other programs.
     fn see_deaths(&self) {
         if self.arena().has_failed() {
             return;
         }
-        let dead = |rank: &Rank| {
-            self.arena().members().has(*rank)
-                && self.watches[*rank].as_ref().is_some_and(|watch| watch.has_ended())
-                // Asked afterwards: what the rank said last counts.
-                && !self.arena().state_of(*rank).is_gone()
+        let fate = |rank: Rank| {
+            let fate = self.watches[rank].as_ref().filter(|_| self.arena().members().has(rank))?.fate()?;
+            // Asked afterwards: what the rank said last counts.
+            (!self.arena().state_of(rank).is_gone()).then_some((rank, fate))
         };
-        if let Some(rank) = (0..self.watches.len()).find(dead) {
-            self.arena().fail(&Error::remote(format!("{} ended", self.world.named(&[rank]))));
+        if let Some((rank, fate)) = (0..self.watches.len()).find_map(fate) {
+            self.arena().fail(&Error::remote(format!("{} {fate}", self.world.named(&[rank]))));
         }
     }
 
