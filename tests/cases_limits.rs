@@ -1,4 +1,4 @@
-//! Little of everything: descriptors, threads, locked memory, addresses, cores; and how little communicators need.
+//! Little of everything: descriptors, threads, locked memory, addresses, cores.
 
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -11,16 +11,15 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
-use support::api::{Comm, INT32, SUCCESS, SUM, SYSTEM_ERROR};
+use support::api::{INT32, SUCCESS, SUM, SYSTEM_ERROR};
 use support::cluster::{Cluster, Rank, Scenario, work};
 use support::limit;
-use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
+use support::snapshot::{Snapshot, cpu_seconds};
 
-const SCENARIOS: [(&str, Scenario); 5] = [
+const SCENARIOS: [(&str, Scenario); 4] = [
     ("split_without_descriptors", split_without_descriptors),
     ("limited", limited),
     ("crowded", crowded),
-    ("footprint", footprint),
     ("spin", spin),
 ];
 
@@ -194,46 +193,4 @@ fn spin(_: Rank) {
     let (used, passed) = (cpu_seconds(), begin.elapsed().as_secs_f64());
     eprintln!("the outsider had {used:.1} of {passed:.1} s");
     assert!(used > 0.05 * passed, "{used} of {passed} s");
-}
-
-/// C51: what communicators over the same ranks cost, unused and used.
-#[test]
-fn c51_footprint() {
-    for text in Cluster::new(4, 1).ids(32).run("footprint") {
-        println!("{text}");
-    }
-}
-
-fn footprint(rank: Rank) {
-    const MORE: usize = 31;
-    let api = rank.api;
-    let first = rank.join();
-    assert_eq!(api.sum(1, first), 4);
-    let before = memory_bytes();
-    let made = |index: usize| -> Comm {
-        let mut child = null_mut();
-        api.ok(unsafe { (api.ncclCommSplit)(first, 0, index as c_int, &raw mut child, null_mut()) });
-        child
-    };
-    let comms: Vec<Comm> = (0..MORE).map(made).collect();
-    let each = |bytes: usize| bytes.saturating_sub(before) / MORE;
-    // Everybody has made them.
-    assert_eq!(api.sum(1, first), 4);
-    let unused = each(memory_bytes());
-    let (mine, mut theirs) = (vec![1i32; 40_000], vec![0i32; 40_000]);
-    for comm in &comms {
-        api.ok(api.all_reduce(&mine, &mut theirs, INT32, SUM, *comm));
-    }
-    assert_eq!(api.sum(1, first), 4);
-    let reduced = each(memory_bytes());
-    let (from, to) = (mine.as_ptr().cast_mut().cast(), theirs.as_mut_ptr().cast());
-    for comm in &comms {
-        api.ok(unsafe { (api.ncclAlltoAll)(from, to, 10_000, INT32, *comm, null_mut()) });
-    }
-    assert_eq!(api.sum(1, first), 4);
-    let exchanged = each(memory_bytes());
-    eprintln!("each of {MORE}: {unused} bytes unused, {reduced} after AllReduce, {exchanged} after AlltoAll");
-    assert!(unused < 256 << 10, "{unused} bytes for a communicator that is not used");
-    comms.into_iter().for_each(|comm| api.destroy(comm));
-    api.destroy(first);
 }

@@ -148,6 +148,26 @@ face! {
         Ok(())
     }
 
+    /// Bytes of memory in use; in host memory nothing can be given back for a while, so that all of it stays.
+    fn memory_statistics[ncclCommMemStats, pncclCommMemStats](
+        comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64,
+    ) {
+        let comm = handle::communicator(comm)?;
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(value, "value") }?;
+        out.set(match stat {
+            ncclStatGpuMemSuspend | ncclStatGpuMemSuspended => 0,
+            ncclStatGpuMemPersist | ncclStatGpuMemTotal => comm.memory_bytes()?,
+            _ => {
+                return Err(Error::argument(format!(
+                    "stat {} is unknown; pass one of ncclCommMemStat_t, 0 to 3",
+                    stat.cast_signed()
+                )));
+            }
+        });
+        Ok(())
+    }
+
     /// Number of ranks.
     fn count[ncclCommCount, pncclCommCount](comm: ncclComm_t, count: *mut c_int) {
         // SAFETY: the header asks for a valid pointer.

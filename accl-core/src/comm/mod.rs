@@ -10,6 +10,7 @@ mod explain;
 pub mod group;
 mod init;
 mod life;
+mod memory_use;
 mod operators;
 mod regroup;
 mod share;

@@ -211,13 +211,13 @@ impl StepRunner {
         to: &Span,
     ) -> Result<bool> {
         while self.done < to.count_elems {
-            let block = self.block(op, endpoint, operands, to)?;
+            let (block, scratch_bytes) = self.block(op, endpoint, operands, to)?;
             if block == 0 {
                 return Ok(false);
             }
             let mut views = std::mem::take(&mut endpoint.operands);
             views.clear();
-            let gathered = self.gather(op, endpoint, operands, block, &mut views);
+            let gathered = self.gather(op, endpoint, operands, (block, scratch_bytes), &mut views);
             if gathered.is_ok() {
                 let form = if to.buffer == Buffer::Partial { Form::Accumulator } else { Form::Element };
                 let target = self.address(op, to).byte_add(self.done * op.unit_bytes(to.buffer));
@@ -258,15 +258,17 @@ impl StepRunner {
         Ok(true)
     }
 
-    /// How many elements of every operand are there.
+    /// How many elements of every operand are there, and the scratch memory that each operand needs for so many: none if all are read in
+    /// place.
     fn block(
         &self,
         op: &CollectiveOp,
         endpoint: &mut Endpoint,
         operands: &[Operand],
         to: &Span,
-    ) -> Result<usize> {
+    ) -> Result<(usize, usize)> {
         let mut block = to.count_elems - self.done;
+        let mut scratch_unit = 0;
         let rank = endpoint.rank;
         let peers = peers_among(operands);
         for operand in operands {
@@ -287,22 +289,24 @@ impl StepRunner {
             };
             let limit = if needs_scratch { piece_bytes(peers) } else { PIECE_BYTES };
             block = block.min(there.min(limit) / unit);
+            if needs_scratch {
+                scratch_unit = scratch_unit.max(unit);
+            }
         }
-        Ok(block)
+        Ok((block, (block * scratch_unit).next_multiple_of(64)))
     }
 
-    /// The operands' next `block` elements, in place where that is possible.
+    /// The operands' next elements, in place where that is possible; so many and with so much scratch memory for each as
+    /// [`StepRunner::block`] says.
     fn gather(
         &self,
         op: &CollectiveOp,
         endpoint: &mut Endpoint,
         operands: &[Operand],
-        block: usize,
+        (block, stride): (usize, usize),
         views: &mut Vec<device::Operand>,
     ) -> Result<()> {
-        let peers = peers_among(operands);
-        let stride = piece_bytes(peers);
-        let mut scratch = endpoint.memory.pieces.ensure(stride * peers);
+        let mut scratch = endpoint.memory.pieces.ensure(stride * peers_among(operands));
         for operand in operands {
             views.push(match operand {
                 Operand::Local(span) => {

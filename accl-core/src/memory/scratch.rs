@@ -50,6 +50,11 @@ impl Scratch {
         unsafe { std::slice::from_raw_parts(all, bytes.min(self.0.len() * 64)) }.to_vec()
     }
 
+    /// How much there is.
+    pub fn bytes(&self) -> usize {
+        self.0.len() * size_of::<Line>()
+    }
+
     /// Gives the memory back if it is more than `bytes`.
     pub fn trim(&mut self, bytes: usize) {
         if self.0.len() * 64 > bytes {

@@ -84,6 +84,11 @@ impl Inlet {
         String::from_utf8_lossy(&self.buffer.as_mut(end)[start.min(end)..]).into_owned()
     }
 
+    /// How much memory it keeps.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.buffer.bytes()
+    }
+
     /// Where the next byte lies, until more is taken in.
     pub(super) fn view(&mut self) -> UserPointer {
         self.buffer.ensure(self.end.max(1)).byte_add(self.start)

@@ -311,6 +311,10 @@ impl Receiver for TcpReceiver {
         Ok(moved)
     }
 
+    fn buffer_bytes(&self) -> usize {
+        self.stripes.iter().map(Inlet::buffer_bytes).sum()
+    }
+
     fn needs_scratch(&mut self) -> Result<bool> {
         Ok(false)
     }
