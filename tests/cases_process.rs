@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::api::{Api, Comm, INT32, REMOTE_ERROR, SUCCESS, SUM, load};
 use support::cluster::{Cluster, Ended, LIBRARY, Rank, Scenario, work};
+use support::python::{self, JOIN, become_python};
 use support::snapshot::Snapshot;
 
-const SCENARIOS: [(&str, Scenario); 8] = [
+const SCENARIOS: [(&str, Scenario); 7] = [
     ("child_lives_on", child_lives_on),
     ("leave", leave),
     ("replaced", replaced),
     ("load_again", load_again),
     ("close_alive", close_alive),
     ("interrupted", interrupted),
-    ("python_is_interrupted", python_is_interrupted),
     ("two_copies", two_copies),
 ];
 
@@ -46,7 +46,7 @@ const WAYS: [(&str, Option<i32>); 6] = [
 #[test]
 fn c41_leaving_without_clean_up() {
     for (way, code) in WAYS {
-        if way == "exception" && !has_python() {
+        if way == "exception" && !python::is_here() {
             continue;
         }
         for pending in ["idle", "pending"] {
@@ -69,46 +69,12 @@ fn texts(ended: &[Ended]) -> Vec<&str> {
     ended.iter().map(|end| end.stderr.as_str()).collect()
 }
 
-fn has_python() -> bool {
-    let found =
-        Command::new("python3").args(["-c", "import ctypes"]).status().is_ok_and(|status| status.success());
-    if !found {
-        eprintln!("SKIPPED: python3 with ctypes is needed");
-    }
-    found
-}
-
-/// What Python programs here have in common: they join as rank 1, and sum with rank 0 and the others.
-const PYTHON: &str = "
-import ctypes, os, signal, sys, threading, time
-class Id(ctypes.Structure):
-    _fields_ = [('bytes', ctypes.c_uint8 * 128)]
-lib = ctypes.CDLL(os.environ['TEST_LIBRARY'])
-lib.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int]
-lib.ncclAllReduce.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int,
-                              ctypes.c_void_p, ctypes.c_void_p]
-comm, ranks = ctypes.c_void_p(), int(os.environ['TEST_SHAPE'].split(',')[1])
-uid = Id.from_buffer_copy(bytes.fromhex(os.environ['TEST_IDS']))
-assert lib.ncclCommInitRank(ctypes.byref(comm), ranks, uid, 1) == 0
-def total():
-    one, sums = ctypes.c_int32(1), ctypes.c_int32(0)
-    code = lib.ncclAllReduce(ctypes.byref(one), ctypes.byref(sums), 1, 2, 0, comm, None)
-    return code or sums.value
-assert total() == ranks
-";
-
-/// Becomes Python; does not return.
-fn become_python(program: &str) -> ! {
-    let error = Command::new("python3").arg("-c").arg(format!("{PYTHON}{program}")).exec();
-    panic!("python3: {error}");
-}
-
 fn leave(rank: Rank) {
     let (way, pending) = rank.argument.split_once(',').unwrap();
     let pending = pending == "pending";
     if rank.rank == 1 && way == "exception" {
         let wait = "threading.Thread(target=total, daemon=True).start(); time.sleep(0.2)\n";
-        become_python(&format!("{}raise ValueError('enough')", if pending { wait } else { "" }));
+        become_python(&format!("{JOIN}{}raise ValueError('enough')", if pending { wait } else { "" }));
     }
     let (api, comm) = (rank.api, rank.join());
     assert_eq!(api.sum(1, comm), 3);
@@ -215,15 +181,11 @@ extern "C" fn count(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// C43: no interrupted system call is anybody's failure; and Python hears of an interrupt.
+/// C43: no interrupted system call is anybody's failure. What Python hears of an interrupt: `cases_python.rs`.
 #[test]
 fn c43_signals_during_everything() {
     Cluster::new(4, 1).ids(50).limit(100).run("interrupted");
     Cluster::new(4, 1).ids(50).limit(100).hosts(2).run("interrupted");
-    if has_python() {
-        let ended = Cluster::new(2, 1).limit(40).run_to_end("python_is_interrupted");
-        assert_eq!((ended[0].code, ended[1].code), (Some(0), Some(42)), "{:?}", texts(&ended));
-    }
 }
 
 /// A thousand signals a second at every thread, without the flag that restarts system calls.
@@ -263,34 +225,6 @@ fn interrupted(rank: Rank) {
         over.store(true, Ordering::Relaxed);
     });
     assert!(SIGNALS.load(Ordering::Relaxed) > 100, "{SIGNALS:?} signals");
-}
-
-/// Python's main thread handles signals between its own steps: it waits for the thread that is in the library.
-fn python_is_interrupted(rank: Rank) {
-    if rank.rank == 1 {
-        become_python(
-            "
-def handler(*_):
-    raise InterruptedError
-signal.signal(signal.SIGINT, handler)
-blocked = threading.Thread(target=total, daemon=True)
-blocked.start()
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-begin = time.monotonic()
-try:
-    while blocked.is_alive():
-        blocked.join(10)
-    sys.exit(1)
-except InterruptedError:
-    sys.exit(42 if time.monotonic() - begin < 5 else 2)
-",
-        );
-    }
-    let comm = rank.join();
-    assert_eq!(rank.api.sum(1, comm), 2);
-    std::thread::sleep(Duration::from_secs(2));
-    await_loss(&rank, comm);
-    rank.api.destroy(comm);
 }
 
 /// C44: two copies in one process, each with a communicator of its own; whichever was loaded for all, and first.

@@ -8,6 +8,7 @@
 pub mod api;
 pub mod cluster;
 pub mod oracle;
+pub mod python;
 pub mod snapshot;
 
 use std::ffi::OsStr;
