@@ -151,9 +151,9 @@ impl Endpoint {
     }
 
     /// Copies `bytes` of input aside and returns where they are now.
-    pub(crate) fn stage(&mut self, input: UserPointer, bytes: usize) -> UserPointer {
-        let place = self.memory.staging.ensure(bytes);
+    pub(crate) fn stage(&mut self, input: UserPointer, bytes: usize) -> Result<UserPointer> {
+        let place = self.memory.staging.ensure(bytes)?;
         self.device.copy(place, input, bytes);
-        place
+        Ok(place)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::watch::LOOK_AROUND;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::os::process::Watch;
 use crate::os::{clock, cpu};
 use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
@@ -174,9 +174,14 @@ impl Seat {
         first
     }
 
-    /// The error as other hosts should read it: with the rank that has noticed it, unless it came from another one.
+    /// The error as others should read it: with the rank whose system refused something; on other hosts, with the rank that has noticed it,
+    /// unless it came from another one.
     fn signed(&self, error: Error) -> Error {
         const SIGNATURE: &str = " (noticed by rank ";
+        if error.kind() == ErrorKind::System && !error.text().starts_with("rank ") && self.arena.is_some() {
+            let name = self.peers.get(self.rank).map_or("", |own| &own.name);
+            return error.within(format_args!("rank {} ({name})", self.rank));
+        }
         let alone =
             self.arena.as_ref().is_none_or(|arena| arena.members().local() == arena.members().ranks());
         if alone || error.text().contains(SIGNATURE) {

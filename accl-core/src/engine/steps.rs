@@ -46,14 +46,15 @@ impl StepRunner {
         reduction: &Reduction,
         streaming: bool,
         endpoint: &mut Endpoint,
-    ) {
+    ) -> Result<()> {
         let memory = &mut endpoint.memory;
-        self.partial = Some(memory.partial.ensure(plan.partial_elems * reduction.accumulator_bytes()));
-        self.transit = Some(memory.transit.ensure(plan.transit_elems * reduction.element_bytes()));
+        self.partial = Some(memory.partial.ensure(plan.partial_elems * reduction.accumulator_bytes())?);
+        self.transit = Some(memory.transit.ensure(plan.transit_elems * reduction.element_bytes())?);
         self.staging = endpoint.fabric.as_ref().map(|fabric| fabric.lent.staging(endpoint.rank));
         self.plan = Some(plan);
         self.tells = 0;
         self.streaming = streaming;
+        Ok(())
     }
 
     /// Gives the plan's memory back.
@@ -182,7 +183,7 @@ impl StepRunner {
         let limit = if by_pieces { PIECES_BYTES / 2 } else { PIECE_BYTES };
         let piece = (bytes - self.done).min(limit);
         let place = target.byte_add(self.done);
-        let scratch = if by_pieces { endpoint.memory.pieces.ensure(piece) } else { place };
+        let scratch = if by_pieces { endpoint.memory.pieces.ensure(piece)? } else { place };
         let fabric = endpoint.fabric()?;
         let view = fabric.lent.view(from, source.byte_add(self.done), piece, scratch);
         if let Ok(view) = view {
@@ -306,7 +307,7 @@ impl StepRunner {
         (block, stride): (usize, usize),
         views: &mut Vec<device::Operand>,
     ) -> Result<()> {
-        let mut scratch = endpoint.memory.pieces.ensure(stride * peers_among(operands));
+        let mut scratch = endpoint.memory.pieces.ensure(stride * peers_among(operands))?;
         for operand in operands {
             views.push(match operand {
                 Operand::Local(span) => {
