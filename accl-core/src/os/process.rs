@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// This process's id, in its own PID namespace. Without a system call, and right in a forked child: the number is
 /// kept in a page that the kernel clears there.
@@ -126,18 +127,21 @@ impl Program {
     /// The one that all watches of this process share, so that a program costs one descriptor, however many communicators there are.
     fn open(pid: u32, program: u64) -> Result<Option<Arc<Self>>> {
         static KNOWN: Mutex<Option<HashMap<(u32, u64), Weak<Program>>>> = Mutex::new(None);
-        let mut known = KNOWN.lock();
-        let known = known.get_or_insert_default();
-        if let Some(program) = known.get(&(pid, program)).and_then(Weak::upgrade) {
-            return Ok(Some(program));
+        // In a forked child it may be locked for ever: then nothing is shared.
+        let mut known = KNOWN.try_lock_for(Duration::from_millis(100));
+        let mut known = known.as_mut().map(|known| known.get_or_insert_default());
+        if let Some(known) = &mut known {
+            if let Some(program) = known.get(&(pid, program)).and_then(Weak::upgrade) {
+                return Ok(Some(program));
+            }
+            known.retain(|_, program| program.strong_count() > 0);
         }
-        known.retain(|_, program| program.strong_count() > 0);
         match File::open(format!("/proc/{pid}/maps")) {
             Ok(file) => {
                 let opened = Arc::new(Self(file));
                 // It may show nothing from the beginning: of a process whose first thread has ended, say.
                 let shown = !opened.is_gone();
-                if shown {
+                if let Some(known) = known.filter(|_| shown) {
                     known.insert((pid, program), Arc::downgrade(&opened));
                 }
                 Ok(shown.then_some(opened))
