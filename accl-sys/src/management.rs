@@ -305,7 +305,9 @@ unsafe fn join_all(comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -
             (0..ranks).map(|rank| unsafe { devlist.add(rank).read_unaligned() }).collect();
         devices.sort_unstable();
         if let Some(negative) = devices.first().filter(|device| **device < 0) {
-            return Err(Error::argument(format!("devlist holds {negative}; device numbers start at 0")));
+            return Err(Error::argument(format!(
+                "devlist holds {negative}; device numbers start at 0; pass those, or NULL"
+            )));
         }
         if let Some(pair) = devices.windows(2).find(|pair| pair[0] == pair[1]) {
             let text = format!("devlist holds {} twice; one rank per device is allowed", pair[0]);

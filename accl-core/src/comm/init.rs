@@ -200,7 +200,9 @@ impl Communicator {
         let give_up = move || {
             let aborted = shared.upgrade().is_none_or(|shared| shared.aborted.load(Ordering::Acquire));
             if aborted {
-                return Err(Error::usage("the communicator was aborted while ranks were being connected"));
+                return Err(Error::usage(
+                    "the communicator was aborted while ranks were being connected; make another one to go on",
+                ));
             }
             failed.failure().map_or(Ok(()), Err)
         };
@@ -314,7 +316,9 @@ impl Communicator {
 
     pub(super) fn check_abort(&self) -> Result<()> {
         if self.shared.aborted.load(Ordering::Acquire) {
-            return Err(Error::usage("the communicator was aborted while it was being made"));
+            return Err(Error::usage(
+                "the communicator was aborted while it was being made; make another one to go on",
+            ));
         }
         Ok(())
     }

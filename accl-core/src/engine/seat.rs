@@ -265,7 +265,8 @@ impl Seat {
     pub(crate) fn check_abort(&self) -> Result<()> {
         if self.aborted.load(Ordering::Acquire) {
             return Err(Error::usage(
-                "the communicator was aborted while an operation was under way; its result is not defined",
+                "the communicator was aborted while an operation was under way; its result is not defined; make another \
+                 communicator to go on",
             ));
         }
         Ok(())

@@ -34,6 +34,8 @@ use std::time::{Duration, Instant};
 pub(super) const PURPOSE: u8 = 2;
 /// How often a rank that waits for neighbours asks whether it still should.
 const STEP: Duration = Duration::from_millis(100);
+/// What to do when ranks are lost.
+const REMEDY: &str = "; see that process's own output, then shrink or abort this communicator";
 /// How long a neighbour that has to dial may take.
 const COMING: Duration = Duration::from_secs(40);
 
@@ -281,7 +283,7 @@ impl Control {
             }
             if now > *until {
                 let whom = self.world.named(&[*peer]);
-                self.arena().fail(&Error::remote(format!("{whom} did not connect, as leaders of hosts do")));
+                self.arena().fail(&Error::remote(format!("{whom} did not connect, as leaders of hosts do; see its own output, and whether a firewall is between")));
             }
             now <= *until
         });
@@ -357,7 +359,7 @@ impl Control {
         };
         let lost: Vec<_> = (0..peers.len()).filter(lost).collect();
         if !lost.is_empty() {
-            self.arena().fail(&Error::remote(format!("{} is lost: {why}", self.world.named(&lost))));
+            self.arena().fail(&Error::remote(format!("{} is lost: {why}{REMEDY}", self.world.named(&lost))));
         }
     }
 
@@ -372,7 +374,7 @@ impl Control {
             (!self.arena().state_of(rank).is_gone()).then_some((rank, fate))
         };
         if let Some((rank, fate)) = (0..self.watches.len()).find_map(fate) {
-            self.arena().fail(&Error::remote(format!("{} {fate}", self.world.named(&[rank]))));
+            self.arena().fail(&Error::remote(format!("{} {fate}{REMEDY}", self.world.named(&[rank]))));
         }
     }
 
