@@ -123,10 +123,13 @@ impl std::fmt::Display for Fate {
 #[derive(Debug)]
 struct Program(File);
 
+/// Programs by their process's number and what they call themselves.
+type Known = HashMap<(u32, u64), Weak<Program>>;
+
 impl Program {
     /// The one that all watches of this process share, so that a program costs one descriptor, however many communicators there are.
     fn open(pid: u32, program: u64) -> Result<Option<Arc<Self>>> {
-        static KNOWN: Mutex<Option<HashMap<(u32, u64), Weak<Program>>>> = Mutex::new(None);
+        static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
         // In a forked child it may be locked for ever: then nothing is shared.
         let mut known = KNOWN.try_lock_for(Duration::from_millis(100));
         let mut known = known.as_mut().map(|known| known.get_or_insert_default());

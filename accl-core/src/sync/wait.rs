@@ -102,7 +102,7 @@ impl Habit {
 
     /// True if it is to be found out how long a wait is away that gives way now.
     fn is_timed(self) -> bool {
-        self.caution > 0 || self.waits % SAMPLE == 0
+        self.caution > 0 || self.waits.is_multiple_of(SAMPLE)
     }
 }
 
