@@ -17,10 +17,11 @@ use support::cluster::{Cluster, Ended, LIBRARY, Rank, Scenario, work};
 use support::python::{self, JOIN, become_python};
 use support::snapshot::Snapshot;
 
-const SCENARIOS: [(&str, Scenario); 7] = [
+const SCENARIOS: [(&str, Scenario); 8] = [
     ("child_lives_on", child_lives_on),
     ("leave", leave),
     ("replaced", replaced),
+    ("replaced_elsewhere", replaced_elsewhere),
     ("load_again", load_again),
     ("close_alive", close_alive),
     ("interrupted", interrupted),
@@ -314,6 +315,29 @@ fn a_successor_is_noticed_before_it_ends() {
             println!("{threads} ranks of a process, {when}: {}", said[0].lines().last().unwrap_or_default());
         }
     }
+}
+
+/// Its leader tells other hosts, of a process that leads nobody, too.
+#[test]
+fn a_successor_is_noticed_on_other_hosts() {
+    let said = Cluster::new(4, 1).hosts(2).limit(40).run("replaced_elsewhere");
+    println!("{}", said[0].lines().last().unwrap_or_default());
+}
+
+fn replaced_elsewhere(rank: Rank) {
+    let (api, comm) = (rank.api, rank.join());
+    assert_eq!(api.sum(1, comm), 4);
+    if rank.rank == 3 {
+        sleep_as_another();
+    }
+    let begin = Instant::now();
+    while api.async_error(comm) == SUCCESS && begin.elapsed() < SOON {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let text = api.error_text();
+    eprintln!("after {:.2} s: {text}", begin.elapsed().as_secs_f64());
+    assert!(text.contains("rank 3 (process") && text.contains("another program (exec)"), "{text}");
+    api.destroy(comm);
 }
 
 fn replaced(rank: Rank) {

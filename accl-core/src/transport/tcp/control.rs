@@ -20,7 +20,7 @@ use super::record::Record;
 use super::wake::{self, MEASURES, Round};
 use crate::error::{Error, Result};
 use crate::os::fork::Withheld;
-use crate::os::process::Watch;
+use crate::os::process::{Fate, Watch};
 use crate::os::{clock, network, socket, tcp};
 use crate::transport::shm::Arena;
 use crate::types::Rank;
@@ -34,6 +34,8 @@ use std::time::{Duration, Instant};
 pub(super) const PURPOSE: u8 = 2;
 /// How often a rank that waits for neighbours asks whether it still should.
 const STEP: Duration = Duration::from_millis(100);
+/// How often it is asked whether a process has become another program, which takes longer than whether it has ended.
+const THOROUGH: Duration = Duration::from_millis(250);
 /// What to do when ranks are lost.
 const REMEDY: &str = "; see that process's own output, then shrink or abort this communicator";
 /// How long a neighbour that has to dial may take.
@@ -58,6 +60,8 @@ struct State {
     /// Neighbours that have to dial, and until when.
     coming: Vec<(Rank, Instant)>,
     watching: bool,
+    /// When processes were last looked at thoroughly.
+    looked: Option<Instant>,
     /// By which they come; given back when all have.
     network: Option<Arc<Network>>,
     /// The leader has gone, or is about to.
@@ -243,7 +247,11 @@ impl Control {
                 false
             }
         });
-        self.see_deaths();
+        let thoroughly = state.looked.is_none_or(|last| round.now - last >= THOROUGH);
+        if thoroughly {
+            state.looked = Some(round.now);
+        }
+        self.see_deaths(thoroughly);
         self.measure(&mut lines, round);
         // Asked before neighbours are informed: who goes after that has yet to be told of.
         let members = self.arena().members();
@@ -364,12 +372,14 @@ impl Control {
     }
 
     /// Processes of this host that have ended, or become other programs.
-    fn see_deaths(&self) {
+    fn see_deaths(&self, thoroughly: bool) {
         if self.arena().has_failed() {
             return;
         }
         let fate = |rank: Rank| {
-            let fate = self.watches[rank].as_ref().filter(|_| self.arena().members().has(rank))?.fate()?;
+            let watch = self.watches[rank].as_ref().filter(|_| self.arena().members().has(rank))?;
+            let ended = || watch.has_ended().then_some(Fate::Ended);
+            let fate = if thoroughly { watch.fate() } else { ended() }?;
             // Asked afterwards: what the rank said last counts.
             (!self.arena().state_of(rank).is_gone()).then_some((rank, fate))
         };
