@@ -516,7 +516,8 @@ ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t ncclCommResume(ncclComm_t comm);
 ncclResult_t pncclCommResume(ncclComm_t comm);
 
-/* Bytes of device memory by use. Not supported in host memory: ncclInvalidUsage. */
+/* Bytes of memory by use: this rank's, and its share of what the ranks of its host have in common. In host memory those of
+   the host, all of which stay. ncclInvalidUsage while an operation is under way. */
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
 ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
 

@@ -148,6 +148,27 @@ fn forked_children_join() {
 }
 
 #[test]
+fn ranks_split() {
+    support::passes("split.c", C, "nccl");
+}
+
+#[test]
+fn the_library_is_loaded_and_unloaded() {
+    support::passes("unload.c", C, "nccl");
+}
+
+/// C24, C42: programs with sanitizers, which see what the library does with the heap, and what it leaves. Not `forked.c`, which forks while the
+/// library has a thread: the sanitizer's own allocator may be locked in the child then, for ever (GCC 12).
+#[test]
+fn sanitizers_find_nothing() {
+    if support::has_sanitizers() {
+        for source in ["alone.c", "arguments.c", "basics.c", "config.c", "limits.c", "split.c", "unload.c"] {
+            support::is_sane(source, "nccl");
+        }
+    }
+}
+
+#[test]
 fn a_tool_can_take_the_place_of_a_function() {
     support::passes("interpose.c", C, "nccl");
 }

@@ -1,4 +1,4 @@
-//! Little of everything: descriptors, threads, locked memory, addresses, cores; and how little communicators need.
+//! Little of everything: descriptors, threads, locked memory, addresses, cores.
 
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -9,18 +9,20 @@ mod support;
 
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
-use support::api::{Comm, INT32, SUCCESS, SUM, SYSTEM_ERROR};
+use support::api::{INT32, REMOTE_ERROR, SUCCESS, SUM, SYSTEM_ERROR};
 use support::cluster::{Cluster, Rank, Scenario, work};
 use support::limit;
-use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
+use support::snapshot::{Snapshot, cpu_seconds};
 
-const SCENARIOS: [(&str, Scenario); 5] = [
+const SCENARIOS: [(&str, Scenario); 6] = [
+    ("grouped", grouped),
+    ("without_room", without_room),
     ("split_without_descriptors", split_without_descriptors),
     ("limited", limited),
     ("crowded", crowded),
-    ("footprint", footprint),
     ("spin", spin),
 ];
 
@@ -122,6 +124,116 @@ fn c49_memory_threads_addresses() {
     }
 }
 
+/// C49: more scratch memory than addresses for it is an error on all ranks, with the rank, the bytes and the limit; the process lives on.
+#[test]
+fn c49_no_room_to_work_in() {
+    Cluster::new(3, 1).limit(30).run("without_room");
+}
+
+fn without_room(rank: Rank) {
+    const COUNT: usize = 32 << 20;
+    let (api, comm) = (rank.api, rank.join());
+    assert_eq!(api.sum(1, comm), 3);
+    let mut buffer = vec![1i32; COUNT + 1];
+    if rank.rank == 1 {
+        limit(libc::RLIMIT_AS, address_bytes() + (32 << 20));
+    }
+    // The result overlaps the input, which is put aside therefore.
+    let from = buffer.as_mut_ptr();
+    let code =
+        unsafe { (api.ncclAllReduce)(from.cast(), from.add(1).cast(), COUNT, INT32, SUM, comm, null_mut()) };
+    let text = api.error_text();
+    assert_eq!(code, SYSTEM_ERROR, "{text}");
+    for words in ["rank 1 (process ", "134217728 bytes", "ulimit -v"] {
+        assert!(text.contains(words), "{text}");
+    }
+    limit(libc::RLIMIT_AS, libc::RLIM_INFINITY);
+    api.destroy(comm);
+    api.destroy(api.init(1, api.unique_id(), 0));
+}
+
+/// Addresses that this process has.
+fn address_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    4096 * text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+}
+
+/// C49: a control group with 256 MiB for all ranks. What fits works; where a rank takes more than there is, the kernel ends it, and
+/// the others hear who it was.
+#[test]
+fn c49_memory_control_group() {
+    let Some(group) = MemoryGroup::new(256 << 20) else { return };
+    for (what, codes) in [("fits", [Some(0); 4]), ("too much", [Some(0), None, Some(0), Some(0)])] {
+        let argument = format!("{what},{}", group.directory.display());
+        let ended = Cluster::new(4, 1).argument(argument).limit(60).run_to_end("grouped");
+        let found: Vec<_> = ended.iter().map(|end| end.code).collect();
+        let texts: Vec<_> = ended.iter().map(|end| &end.stderr).collect();
+        assert_eq!(found, codes, "{what}: {texts:?}");
+        println!("{what}: {}", texts[0].trim_end());
+    }
+}
+
+fn grouped(rank: Rank) {
+    let (what, directory) = rank.argument.split_once(',').unwrap();
+    std::fs::write(format!("{directory}/cgroup.procs"), std::process::id().to_string()).unwrap();
+    let (api, comm) = (rank.api, rank.join());
+    for count in [1, 1000, 40_000, 2 << 20] {
+        let (mine, mut sums) = (vec![rank.rank as i32; count], vec![0; count]);
+        api.ok(api.all_reduce(&mine, &mut sums, INT32, SUM, comm));
+        assert!(sums.iter().all(|sum| *sum == 6), "{count}");
+    }
+    if what == "too much" {
+        if rank.rank == 1 {
+            let taken = vec![1u8; 300 << 20];
+            panic!("there were {} bytes", std::hint::black_box(taken).len());
+        }
+        let code = api.all_reduce(&[1], &mut [0], INT32, SUM, comm);
+        assert_eq!(code, REMOTE_ERROR, "{}", api.error_text());
+        assert!(api.error_text().contains("rank 1 (process "), "{}", api.error_text());
+        eprintln!("{}", api.error_text());
+    }
+    api.destroy(comm);
+}
+
+/// A control group of either kind; gone when this is dropped.
+struct MemoryGroup {
+    directory: PathBuf,
+}
+
+impl MemoryGroup {
+    /// None, and a line that says so, where none can be made.
+    fn new(bytes: u64) -> Option<Self> {
+        let name = format!("accl-test-{}", std::process::id());
+        let kinds = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        for (parent, limit) in kinds {
+            if !PathBuf::from(parent).join("cgroup.procs").exists() {
+                eprintln!("{parent} is no control group");
+                continue;
+            }
+            // Of the second kind: groups inside have limits only if the one around them says so.
+            let _ = std::fs::write(format!("{parent}/cgroup.subtree_control"), "+memory");
+            let group = Self { directory: PathBuf::from(parent).join(&name) };
+            let made = std::fs::create_dir(&group.directory)
+                .and_then(|()| std::fs::write(group.directory.join(limit), bytes.to_string()));
+            let _ = std::fs::write(group.directory.join("memory.swap.max"), "0");
+            match made {
+                Ok(()) => return Some(group),
+                Err(error) => eprintln!("{}: {error}", group.directory.display()),
+            }
+        }
+        eprintln!(
+            "SKIPPED: a memory control group cannot be made here: run as root, with one that can be written to"
+        );
+        None
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
 fn limited(rank: Rank) {
     let (what, most) = rank.argument.split_once(' ').unwrap();
     let most: u64 = most.parse().unwrap();
@@ -194,46 +306,4 @@ fn spin(_: Rank) {
     let (used, passed) = (cpu_seconds(), begin.elapsed().as_secs_f64());
     eprintln!("the outsider had {used:.1} of {passed:.1} s");
     assert!(used > 0.05 * passed, "{used} of {passed} s");
-}
-
-/// C51: what communicators over the same ranks cost, unused and used.
-#[test]
-fn c51_footprint() {
-    for text in Cluster::new(4, 1).ids(32).run("footprint") {
-        println!("{text}");
-    }
-}
-
-fn footprint(rank: Rank) {
-    const MORE: usize = 31;
-    let api = rank.api;
-    let first = rank.join();
-    assert_eq!(api.sum(1, first), 4);
-    let before = memory_bytes();
-    let made = |index: usize| -> Comm {
-        let mut child = null_mut();
-        api.ok(unsafe { (api.ncclCommSplit)(first, 0, index as c_int, &raw mut child, null_mut()) });
-        child
-    };
-    let comms: Vec<Comm> = (0..MORE).map(made).collect();
-    let each = |bytes: usize| bytes.saturating_sub(before) / MORE;
-    // Everybody has made them.
-    assert_eq!(api.sum(1, first), 4);
-    let unused = each(memory_bytes());
-    let (mine, mut theirs) = (vec![1i32; 40_000], vec![0i32; 40_000]);
-    for comm in &comms {
-        api.ok(api.all_reduce(&mine, &mut theirs, INT32, SUM, *comm));
-    }
-    assert_eq!(api.sum(1, first), 4);
-    let reduced = each(memory_bytes());
-    let (from, to) = (mine.as_ptr().cast_mut().cast(), theirs.as_mut_ptr().cast());
-    for comm in &comms {
-        api.ok(unsafe { (api.ncclAlltoAll)(from, to, 10_000, INT32, *comm, null_mut()) });
-    }
-    assert_eq!(api.sum(1, first), 4);
-    let exchanged = each(memory_bytes());
-    eprintln!("each of {MORE}: {unused} bytes unused, {reduced} after AllReduce, {exchanged} after AlltoAll");
-    assert!(unused < 256 << 10, "{unused} bytes for a communicator that is not used");
-    comms.into_iter().for_each(|comm| api.destroy(comm));
-    api.destroy(first);
 }

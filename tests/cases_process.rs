@@ -14,15 +14,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::api::{Api, Comm, INT32, REMOTE_ERROR, SUCCESS, SUM, load};
 use support::cluster::{Cluster, Ended, LIBRARY, Rank, Scenario, work};
+use support::python::{self, JOIN, become_python};
 use support::snapshot::Snapshot;
 
-const SCENARIOS: [(&str, Scenario); 7] = [
+const SCENARIOS: [(&str, Scenario); 8] = [
     ("child_lives_on", child_lives_on),
     ("leave", leave),
+    ("replaced", replaced),
+    ("replaced_elsewhere", replaced_elsewhere),
     ("load_again", load_again),
     ("close_alive", close_alive),
     ("interrupted", interrupted),
-    ("python_is_interrupted", python_is_interrupted),
     ("two_copies", two_copies),
 ];
 
@@ -45,7 +47,7 @@ const WAYS: [(&str, Option<i32>); 6] = [
 #[test]
 fn c41_leaving_without_clean_up() {
     for (way, code) in WAYS {
-        if way == "exception" && !has_python() {
+        if way == "exception" && !python::is_here() {
             continue;
         }
         for pending in ["idle", "pending"] {
@@ -68,46 +70,12 @@ fn texts(ended: &[Ended]) -> Vec<&str> {
     ended.iter().map(|end| end.stderr.as_str()).collect()
 }
 
-fn has_python() -> bool {
-    let found =
-        Command::new("python3").args(["-c", "import ctypes"]).status().is_ok_and(|status| status.success());
-    if !found {
-        eprintln!("SKIPPED: python3 with ctypes is needed");
-    }
-    found
-}
-
-/// What Python programs here have in common: they join as rank 1, and sum with rank 0 and the others.
-const PYTHON: &str = "
-import ctypes, os, signal, sys, threading, time
-class Id(ctypes.Structure):
-    _fields_ = [('bytes', ctypes.c_uint8 * 128)]
-lib = ctypes.CDLL(os.environ['TEST_LIBRARY'])
-lib.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int]
-lib.ncclAllReduce.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int,
-                              ctypes.c_void_p, ctypes.c_void_p]
-comm, ranks = ctypes.c_void_p(), int(os.environ['TEST_SHAPE'].split(',')[1])
-uid = Id.from_buffer_copy(bytes.fromhex(os.environ['TEST_IDS']))
-assert lib.ncclCommInitRank(ctypes.byref(comm), ranks, uid, 1) == 0
-def total():
-    one, sums = ctypes.c_int32(1), ctypes.c_int32(0)
-    code = lib.ncclAllReduce(ctypes.byref(one), ctypes.byref(sums), 1, 2, 0, comm, None)
-    return code or sums.value
-assert total() == ranks
-";
-
-/// Becomes Python; does not return.
-fn become_python(program: &str) -> ! {
-    let error = Command::new("python3").arg("-c").arg(format!("{PYTHON}{program}")).exec();
-    panic!("python3: {error}");
-}
-
 fn leave(rank: Rank) {
     let (way, pending) = rank.argument.split_once(',').unwrap();
     let pending = pending == "pending";
     if rank.rank == 1 && way == "exception" {
         let wait = "threading.Thread(target=total, daemon=True).start(); time.sleep(0.2)\n";
-        become_python(&format!("{}raise ValueError('enough')", if pending { wait } else { "" }));
+        become_python(&format!("{JOIN}{}raise ValueError('enough')", if pending { wait } else { "" }));
     }
     let (api, comm) = (rank.api, rank.join());
     assert_eq!(api.sum(1, comm), 3);
@@ -214,15 +182,11 @@ extern "C" fn count(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// C43: no interrupted system call is anybody's failure; and Python hears of an interrupt.
+/// C43: no interrupted system call is anybody's failure. What Python hears of an interrupt: `cases_python.rs`.
 #[test]
 fn c43_signals_during_everything() {
     Cluster::new(4, 1).ids(50).limit(100).run("interrupted");
     Cluster::new(4, 1).ids(50).limit(100).hosts(2).run("interrupted");
-    if has_python() {
-        let ended = Cluster::new(2, 1).limit(40).run_to_end("python_is_interrupted");
-        assert_eq!((ended[0].code, ended[1].code), (Some(0), Some(42)), "{:?}", texts(&ended));
-    }
 }
 
 /// A thousand signals a second at every thread, without the flag that restarts system calls.
@@ -264,34 +228,6 @@ fn interrupted(rank: Rank) {
     assert!(SIGNALS.load(Ordering::Relaxed) > 100, "{SIGNALS:?} signals");
 }
 
-/// Python's main thread handles signals between its own steps: it waits for the thread that is in the library.
-fn python_is_interrupted(rank: Rank) {
-    if rank.rank == 1 {
-        become_python(
-            "
-def handler(*_):
-    raise InterruptedError
-signal.signal(signal.SIGINT, handler)
-blocked = threading.Thread(target=total, daemon=True)
-blocked.start()
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-begin = time.monotonic()
-try:
-    while blocked.is_alive():
-        blocked.join(10)
-    sys.exit(1)
-except InterruptedError:
-    sys.exit(42 if time.monotonic() - begin < 5 else 2)
-",
-        );
-    }
-    let comm = rank.join();
-    assert_eq!(rank.api.sum(1, comm), 2);
-    std::thread::sleep(Duration::from_secs(2));
-    await_loss(&rank, comm);
-    rank.api.destroy(comm);
-}
-
 /// C44: two copies in one process, each with a communicator of its own; whichever was loaded for all, and first.
 #[test]
 fn c44_two_copies() {
@@ -326,8 +262,9 @@ fn two_copies(rank: Rank) {
 /// A process that becomes another program has left its communicators; and a child that lives on is nobody's rank.
 #[test]
 fn children_and_successors_are_no_ranks() {
-    // On one host, a successor is noticed when it ends: it is the same process.
-    for (hosts, what, code) in [(1, "child", None), (3, "child", None), (3, "exec", Some(0))] {
+    for (hosts, what, code) in
+        [(1, "child", None), (3, "child", None), (1, "exec", Some(0)), (3, "exec", Some(0))]
+    {
         let cluster = Cluster::new(3, 1).hosts(hosts).argument(what).limit(40);
         let ended = cluster.run_to_end("child_lives_on");
         let codes: Vec<_> = ended.iter().map(|end| end.code).collect();
@@ -335,14 +272,16 @@ fn children_and_successors_are_no_ranks() {
     }
 }
 
+/// For how long what is left of rank 1 lives; the others do not wait for its end.
+const SECONDS: u32 = 8;
+const SOON: Duration = Duration::from_secs(SECONDS as u64 - 3);
+
 fn child_lives_on(rank: Rank) {
-    const SECONDS: u32 = 6;
     let (api, comm) = (rank.api, rank.join());
     assert_eq!(api.sum(1, comm), 3);
     if rank.rank == 1 {
         if rank.argument == "exec" {
-            let error = Command::new("sleep").arg(SECONDS.to_string()).exec();
-            panic!("sleep: {error}");
+            sleep_as_another();
         }
         unsafe {
             if libc::fork() == 0 {
@@ -356,6 +295,92 @@ fn child_lives_on(rank: Rank) {
     }
     let begin = Instant::now();
     await_loss(&rank, comm);
-    assert!(begin.elapsed() < Duration::from_secs(u64::from(SECONDS) - 2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    api.destroy(comm);
+}
+
+/// Becomes another program, which lives on for a while.
+fn sleep_as_another() -> ! {
+    let error = Command::new("sleep").arg(SECONDS.to_string()).exec();
+    panic!("sleep: {error}");
+}
+
+/// On one host, peers see at once that a rank has become another program: in a call, whether that rank was in it or not, and when they
+/// only ask.
+#[test]
+fn a_successor_is_noticed_before_it_ends() {
+    for threads in [1, 2] {
+        for when in ["absent", "in it", "idle"] {
+            let said = Cluster::new(3, threads).argument(when).limit(40).run("replaced");
+            println!("{threads} ranks of a process, {when}: {}", said[0].lines().last().unwrap_or_default());
+        }
+    }
+}
+
+/// Its leader tells other hosts, of a process that leads nobody, too.
+#[test]
+fn a_successor_is_noticed_on_other_hosts() {
+    let said = Cluster::new(4, 1).hosts(2).limit(40).run("replaced_elsewhere");
+    println!("{}", said[0].lines().last().unwrap_or_default());
+}
+
+fn replaced_elsewhere(rank: Rank) {
+    let (api, comm) = (rank.api, rank.join());
+    assert_eq!(api.sum(1, comm), 4);
+    if rank.rank == 3 {
+        sleep_as_another();
+    }
+    let begin = Instant::now();
+    while api.async_error(comm) == SUCCESS && begin.elapsed() < SOON {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let text = api.error_text();
+    eprintln!("after {:.2} s: {text}", begin.elapsed().as_secs_f64());
+    assert!(text.contains("rank 3 (process") && text.contains("another program (exec)"), "{text}");
+    api.destroy(comm);
+}
+
+fn replaced(rank: Rank) {
+    let (api, comm) = (rank.api, rank.join());
+    let all = rank.ranks as i32;
+    assert_eq!(api.sum(1, comm), all);
+    // The process of rank 1 has rank 4, too, if it has two.
+    if rank.rank % 3 == 1 {
+        let in_call = comm as usize;
+        if rank.argument == "in it" {
+            std::thread::spawn(move || {
+                api.all_reduce(&[1; 100_000], &mut [0; 100_000], INT32, SUM, in_call as Comm)
+            });
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        if rank.rank == 1 {
+            sleep_as_another();
+        }
+        loop {
+            std::thread::park();
+        }
+    }
+    let begin = Instant::now();
+    if rank.argument == "idle" {
+        while api.async_error(comm) == SUCCESS && begin.elapsed() < SOON {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    } else {
+        if rank.rank == 2 && rank.argument == "in it" {
+            std::thread::sleep(Duration::from_millis(600));
+        }
+        let code = api.all_reduce(&[1; 100_000], &mut [0; 100_000], INT32, SUM, comm);
+        assert!(code == REMOTE_ERROR || rank.argument == "in it", "{}", api.error_text());
+        if code == SUCCESS {
+            // What it had given before counts.
+            assert_eq!(api.all_reduce(&[1], &mut [0], INT32, SUM, comm), REMOTE_ERROR);
+        }
+    }
+    let text = api.error_text();
+    eprintln!("after {:.2} s: {text}", begin.elapsed().as_secs_f64());
+    assert_eq!(api.async_error(comm), REMOTE_ERROR);
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    let named = ["rank 1 (process", "rank 4 (process"].iter().any(|name| text.contains(name));
+    assert!(named && text.contains("another program (exec)"), "{text}");
     api.destroy(comm);
 }

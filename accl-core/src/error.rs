@@ -188,7 +188,7 @@ impl Refusal for String {}
 fn limit_behind(number: Errno) -> String {
     match number {
         Errno::MFILE => format!(
-            "; this process may have {} open files (ulimit -n), and needs about 64, one for each other process of its host, and one \
+            "; this process may have {} open files (ulimit -n), and needs about 64, two for each other process of its host, and one \
              for each connection with other hosts",
             soft_limit(Resource::Nofile)
         ),

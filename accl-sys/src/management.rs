@@ -148,6 +148,26 @@ face! {
         Ok(())
     }
 
+    /// Bytes of memory in use; in host memory nothing can be given back for a while, so that all of it stays.
+    fn memory_statistics[ncclCommMemStats, pncclCommMemStats](
+        comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64,
+    ) {
+        let comm = handle::communicator(comm)?;
+        // SAFETY: the header asks for a valid pointer.
+        let out = unsafe { Out::new(value, "value") }?;
+        out.set(match stat {
+            ncclStatGpuMemSuspend | ncclStatGpuMemSuspended => 0,
+            ncclStatGpuMemPersist | ncclStatGpuMemTotal => comm.memory_bytes()?,
+            _ => {
+                return Err(Error::argument(format!(
+                    "stat {} is unknown; pass one of ncclCommMemStat_t, 0 to 3",
+                    stat.cast_signed()
+                )));
+            }
+        });
+        Ok(())
+    }
+
     /// Number of ranks.
     fn count[ncclCommCount, pncclCommCount](comm: ncclComm_t, count: *mut c_int) {
         // SAFETY: the header asks for a valid pointer.
@@ -285,7 +305,9 @@ unsafe fn join_all(comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -
     if let Some(mut devices) = listed.clone() {
         devices.sort_unstable();
         if let Some(negative) = devices.first().filter(|device| **device < 0) {
-            return Err(Error::argument(format!("devlist holds {negative}; device numbers start at 0")));
+            return Err(Error::argument(format!(
+                "devlist holds {negative}; device numbers start at 0; pass those, or NULL"
+            )));
         }
         if let Some(pair) = devices.windows(2).find(|pair| pair[0] == pair[1]) {
             let text = format!("devlist holds {} twice; one rank per device is allowed", pair[0]);

@@ -24,21 +24,6 @@ face! {
         Err(not_yet("ncclCommResume", "no communicator is suspended"))
     }
 
-    /// Would tell the bytes of device memory in use.
-    fn memory_statistics[ncclCommMemStats, pncclCommMemStats](
-        comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64,
-    ) {
-        handle::communicator(comm)?.check_ready()?;
-        handle::required(value, "value")?;
-        if stat > ncclStatGpuMemTotal {
-            return Err(Error::argument(format!(
-                "stat {} is unknown; pass one of ncclCommMemStat_t, 0 to 3",
-                stat.cast_signed()
-            )));
-        }
-        Err(not_yet("ncclCommMemStats", "in host memory there is no device memory to count"))
-    }
-
     /// Would encrypt the library's connections.
     fn encryption[ncclSetEncryption, pncclSetEncryption](config: *const ncclEncryptionConfig_t) {
         handle::required(config, "config")?;

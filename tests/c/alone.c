@@ -115,7 +115,10 @@ static void refusals(ncclComm_t comm) {
   RETURNS(ncclInvalidUsage, ncclCommResume(comm));
   RETURNS(ncclInvalidArgument, ncclCommMemStats(comm, ncclStatGpuMemTotal, NULL));
   RETURNS(ncclInvalidArgument, ncclCommMemStats(comm, (ncclCommMemStat_t)4, &bytes));
-  RETURNS(ncclInvalidUsage, ncclCommMemStats(comm, ncclStatGpuMemTotal, &bytes));
+  WORKS(ncclCommMemStats(comm, ncclStatGpuMemTotal, &bytes));
+  CHECK(bytes > 0 && bytes < 1 << 20);
+  WORKS(ncclCommMemStats(comm, ncclStatGpuMemSuspend, &bytes));
+  CHECK(bytes == 0);
   RETURNS(ncclInvalidArgument, ncclDevCommCreate(comm, NULL, (ncclDevComm_t *)(void *)space));
   RETURNS(ncclInvalidUsage, ncclDevCommCreate(comm, &requirements, (ncclDevComm_t *)(void *)space));
   RETURNS(ncclInvalidArgument, ncclPutSignal(space, 4, ncclInt, 0, NULL, 0, 0, 0, 0, comm, NULL));

@@ -78,6 +78,7 @@ functions! {
     ncclCommCount(Comm, *mut c_int);
     ncclCommCuDevice(Comm, *mut c_int);
     ncclCommUserRank(Comm, *mut c_int);
+    ncclCommMemStats(Comm, c_int, *mut u64);
     ncclCommGetAsyncError(Comm, *mut c_int);
     ncclAllReduce(Ptr, Ptr, usize, c_int, c_int, Comm, Stream);
     ncclReduce(Ptr, Ptr, usize, c_int, c_int, c_int, Comm, Stream);
@@ -98,6 +99,7 @@ functions! {
     ncclMemFree(Ptr);
     ncclCommRegister(Comm, Ptr, usize, *mut Ptr);
     ncclCommDeregister(Comm, Ptr);
+    acclExplain(Comm, *const c_char, usize, c_int, *mut c_char, usize, *mut f64);
     acclStreamCreate(*mut Stream);
     acclStreamSynchronize(Stream);
     acclStreamQuery(Stream);

@@ -9,6 +9,7 @@ pub mod api;
 pub mod cluster;
 pub mod device;
 pub mod oracle;
+pub mod python;
 pub mod snapshot;
 
 use std::ffi::OsStr;
@@ -83,6 +84,43 @@ pub enum Language {
 /// Compiles `tests/c/<source>` with every warning an error, links it with `library` ("nccl", …), and returns the
 /// program.
 pub fn compile(source: &str, language: Language, library: &str) -> PathBuf {
+    compile_with(source, language, library, &[])
+}
+
+/// What finds errors of memory, leaks, and undefined behaviour while a program runs, in it and in what libraries do with its heap.
+const SANITIZERS: [&str; 3] =
+    ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
+
+/// True if the C compiler has sanitizers whose programs run here; says so if not.
+pub fn has_sanitizers() -> bool {
+    let directory = libraries().join("c-tests");
+    std::fs::create_dir_all(&directory).expect("a directory for programs");
+    let program = directory.join(format!("sane-{}", std::process::id()));
+    let source = program.with_extension("c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").expect("a program");
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    let compiled = command.args(SANITIZERS).arg(&source).arg("-o").arg(&program).output();
+    let runs = compiled.is_ok_and(|output| output.status.success())
+        && Command::new(&program).output().is_ok_and(|output| output.status.success());
+    if !runs {
+        eprintln!(
+            "SKIPPED: the C compiler has no sanitizers that run here (gcc or clang with libasan and libubsan)"
+        );
+    }
+    let _ = (std::fs::remove_file(source), std::fs::remove_file(program));
+    runs
+}
+
+/// Compiles with sanitizers, runs with a look for leaks at the end, and expects that nothing is found.
+pub fn is_sane(source: &str, library: &str) {
+    let path = compile_with(source, Language::C, library, &SANITIZERS);
+    let mut command = program(&path);
+    command.env("ASAN_OPTIONS", "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1");
+    run(command.env("UBSAN_OPTIONS", "print_stacktrace=1"));
+    std::fs::remove_file(path).expect("the program, to remove it");
+}
+
+fn compile_with(source: &str, language: Language, library: &str, flags: &[&str]) -> PathBuf {
     let (compiler, dialect) = match language {
         Language::C => (["-x", "c"], "-std=c11"),
         Language::Cpp => (["-x", "c++"], "-std=c++17"),
@@ -94,12 +132,21 @@ pub fn compile(source: &str, language: Language, library: &str) -> PathBuf {
     let directory = libraries();
     let outputs = directory.join("c-tests");
     std::fs::create_dir_all(&outputs).expect("a directory for programs");
-    let output =
-        outputs.join(format!("{}-{library}-{language:?}-{}", source.replace('.', "-"), std::process::id()));
+    let output = outputs.join(format!(
+        "{}-{library}-{language:?}-{}-{}",
+        source.replace('.', "-"),
+        flags.len(),
+        std::process::id()
+    ));
     let mut command = Command::new(program);
     command.args([dialect, "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-pthread"]).args(compiler);
-    command.arg(root().join("tests/c").join(source)).args(["-x", "none"]);
-    command.arg("-I").arg(root().join("include")).arg("-L").arg(directory).arg(format!("-l{library}"));
+    command.args(flags).arg(root().join("tests/c").join(source)).args(["-x", "none"]);
+    command
+        .arg("-I")
+        .arg(root().join("include"))
+        .arg("-L")
+        .arg(directory)
+        .args(["-Wl,--as-needed".to_string(), format!("-l{library}")]);
     run(command.arg("-o").arg(&output));
     output
 }

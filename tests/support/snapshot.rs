@@ -35,6 +35,22 @@ pub fn memory_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
+/// The same of those mappings whose file has `name` in its path.
+pub fn mapped_bytes(name: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut counts, mut kib) = (false, 0);
+    for line in text.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if !first.ends_with(':') {
+            // "7f00-7f10 rw-s 00001000 00:01 1234 /path": a mapping begins.
+            counts = line.contains(name);
+        } else if counts && first == "Pss:" {
+            kib += line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap();
+        }
+    }
+    kib << 10
+}
+
 /// CPU time of the process so far, in seconds.
 pub fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();

@@ -67,7 +67,10 @@ impl<'a> Trusted<'a> {
         })?;
         let Message::Challenge { nonce: server, proof } = answer else { return Err(unexpected(answer)) };
         if !secret.accepts(&proof, Role::Server, &client, &server) {
-            return Err(Error::usage("the process that answered does not know the secret of this unique id"));
+            return Err(Error::usage(
+                "the process that answered does not know the secret of this unique id; make an id anew for each job, and give the \
+                 same one to all ranks",
+            ));
         }
         connection.send(&Message::Proof(secret.prove(Role::Client, &client, &server)), deadline)?;
         Ok(connection)
@@ -192,7 +195,9 @@ pub fn join<'a>(
     let ids = several(ids);
     let count = ids.len() as u32;
     if count == 0 || count > ranks || rank >= ranks {
-        return Err(Error::argument(format!("rank {rank} of {ranks} with {count} unique ids")));
+        return Err(Error::argument(format!(
+            "rank {rank} of {ranks} with {count} unique ids; need a rank below the number of ranks, and from one id to as many as ranks"
+        )));
     }
     let share = share_of(rank, ranks, count);
     let (invitation, first) = (ids[share as usize].decode()?, ids[0].decode()?);

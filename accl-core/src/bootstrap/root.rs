@@ -301,7 +301,7 @@ impl Root {
         let first = self.everybody_by_rank().next();
         if join.rank >= join.ranks && first.is_none() || join.ids == 0 || join.ids > join.ranks {
             return Some(Error::argument(format!(
-                "rank {} of {} with {} unique ids",
+                "rank {} of {} with {} unique ids; need a rank below the number of ranks, and from one id to as many as ranks",
                 join.rank, join.ranks, join.ids
             )));
         }

@@ -195,7 +195,7 @@ impl Communicator {
         bytes_of(call.count_elems, call.dtype)?.checked_mul(ranks).filter(|bytes| fits(*bytes)).ok_or_else(
             || {
                 Error::argument(format!(
-                    "{} elements for each of {ranks} ranks are more than the address space",
+                    "{} elements for each of {ranks} ranks are more than the address space; pass a smaller count",
                     call.count_elems
                 ))
             },
@@ -244,7 +244,7 @@ impl Communicator {
 pub(super) fn bytes_of(count_elems: usize, dtype: DataType) -> Result<usize> {
     count_elems.checked_mul(dtype.size_bytes()).filter(|bytes| fits(*bytes)).ok_or_else(|| {
         Error::argument(format!(
-            "{count_elems} elements of {dtype} are more bytes than the address space has"
+            "{count_elems} elements of {dtype} are more bytes than the address space has; pass a smaller count"
         ))
     })
 }

@@ -202,7 +202,9 @@ impl Communicator {
         let give_up = move || {
             let aborted = shared.upgrade().is_none_or(|shared| shared.aborted.load(Ordering::Acquire));
             if aborted {
-                return Err(Error::usage("the communicator was aborted while ranks were being connected"));
+                return Err(Error::usage(
+                    "the communicator was aborted while ranks were being connected; make another one to go on",
+                ));
             }
             failed.failure().map_or(Ok(()), Err)
         };
@@ -317,7 +319,9 @@ impl Communicator {
 
     pub(super) fn check_abort(&self) -> Result<()> {
         if self.shared.aborted.load(Ordering::Acquire) {
-            return Err(Error::usage("the communicator was aborted while it was being made"));
+            return Err(Error::usage(
+                "the communicator was aborted while it was being made; make another one to go on",
+            ));
         }
         Ok(())
     }
@@ -398,7 +402,8 @@ fn watch(peers: &[PeerRecord], own: usize) -> Result<Vec<Peer>> {
             && peer.place.shares_pids(&here)
             && peer.shares_host(&peers[own]);
         if foreign && !watches.contains_key(&pid) {
-            let watch = Watch::open(pid).map_err(|error| error.within(format!("rank {rank}")))?;
+            let watch =
+                Watch::open(pid, peer.place.process).map_err(|error| error.within(format!("rank {rank}")))?;
             watches.insert(pid, watch.map(Arc::new));
         }
         let name = if one_host { format!("process {pid}") } else { peer.describe() };

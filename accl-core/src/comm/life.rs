@@ -31,7 +31,7 @@ impl Communicator {
         self.check_ready()?;
         self.check_revoked()?;
         if self.shared.finalized.swap(true, Ordering::AcqRel) {
-            return Err(Error::argument("the communicator has already been finalized"));
+            return Err(Error::argument("the communicator has already been finalized; destroy it"));
         }
         if self.shared.config.blocking {
             return self.flush();

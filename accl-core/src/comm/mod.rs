@@ -11,6 +11,7 @@ mod explain;
 pub mod group;
 mod init;
 mod life;
+mod memory_use;
 mod operators;
 mod regroup;
 mod share;
@@ -226,8 +227,15 @@ impl Communicator {
         ))
     }
 
-    /// Ok, an error of kind InProgress, or the first failure. That calls were ended by a revocation is none.
+    /// Ok, an error of kind InProgress, or the first failure. That calls were ended by a revocation is none. A rank of this host
+    /// that is lost is one, whether it is waited for or not.
     pub fn async_state(&self) -> Result<()> {
+        // A communicator that nobody will use any more may lose its ranks.
+        if let Some(joined) = self.shared.joined.get()
+            && !self.shared.finalized.load(Ordering::Acquire)
+        {
+            joined.seat.look_for_lost_peers();
+        }
         let revoked = self.shared.revoked.load(Ordering::Acquire);
         if let Some(error) =
             self.failure().filter(|error| !revoked || error.kind() != ErrorKind::InvalidUsage)

@@ -65,7 +65,9 @@ impl Communicator {
         if let ScalarSource::InMemory(place) = scalar
             && place.is_null()
         {
-            return Err(Error::argument("the scalar of a pre-multiplied sum is at NULL"));
+            return Err(Error::argument(
+                "the scalar of a pre-multiplied sum is at NULL; pass the address of one element",
+            ));
         }
         self.shared.operators.lock().insert((dtype, scalar))
     }

@@ -21,10 +21,14 @@ impl Communicator {
     pub fn revoke(&self) -> Result<()> {
         self.check_process()?;
         if self.shared.finalized.load(Ordering::Acquire) {
-            return Err(Error::argument("the communicator has been finalized; there is nothing to revoke"));
+            return Err(Error::argument(
+                "the communicator has been finalized; there is nothing to revoke; destroy it",
+            ));
         }
         if self.stop() {
-            return Err(Error::argument("the communicator has already been revoked"));
+            return Err(Error::argument(
+                "the communicator has already been revoked; split or shrink it, or destroy it",
+            ));
         }
         Ok(())
     }

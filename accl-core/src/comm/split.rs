@@ -152,8 +152,8 @@ impl Communicator {
             operator: Operator::plain(ReduceOp::Sum),
             root: 0,
             count_elems: words.len(),
-            send: memory.0.fill(words),
-            recv: memory.1.ensure(all_bytes),
+            send: memory.0.fill(words)?,
+            recv: memory.1.ensure(all_bytes)?,
         };
         run(&[(&self.joined()?.seat, Job { calls: &[call], ..Job::default() })])?;
         Ok(memory.1.read(all_bytes))

@@ -91,7 +91,7 @@ impl CollectiveOp {
         let scale = call.scale(endpoint.device);
         if call.overlaps_badly(ranks, endpoint.rank) {
             let bytes = call.input_elems(ranks, endpoint.rank) * call.dtype.size_bytes();
-            call.send = endpoint.stage(call.send, bytes);
+            call.send = endpoint.stage(call.send, bytes)?;
         }
         endpoint.sequence += 1;
         let alone = ranks == 1;
@@ -278,7 +278,7 @@ impl CollectiveOp {
             self.plan(endpoint, &mut plan)?;
             let bytes = self.call.count_bytes();
             let streaming = endpoint.facts.streams(self.call.kind, bytes);
-            self.runner.start(plan, &self.reduction, streaming, endpoint);
+            self.runner.start(plan, &self.reduction, streaming, endpoint)?;
         }
         let mut runner = std::mem::take(&mut self.runner);
         let result = runner.poll(self, endpoint);

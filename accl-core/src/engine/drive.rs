@@ -360,7 +360,7 @@ mod tests {
 
         let bytes = 1 << 20;
         let mut memory = Scratch::default();
-        let transfers = [Transfer { send: true, peer: 1, buffer: memory.ensure(bytes), bytes }];
+        let transfers = [Transfer { send: true, peer: 1, buffer: memory.ensure(bytes).unwrap(), bytes }];
         let error = run(&[(&seat, Job { transfers: &transfers, ..Job::default() })]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
 

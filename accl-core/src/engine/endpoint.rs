@@ -51,6 +51,11 @@ pub(crate) struct WorkMemory {
 }
 
 impl WorkMemory {
+    /// How much there is.
+    fn bytes(&self) -> usize {
+        [&self.partial, &self.transit, &self.pieces, &self.staging].map(Scratch::bytes).iter().sum()
+    }
+
     /// Gives back what only a large operation needed.
     pub(crate) fn trim(&mut self) {
         self.partial.trim(KEEP_SCRATCH_BYTES);
@@ -83,6 +88,11 @@ impl Endpoint {
             memory: WorkMemory::default(),
             recorder,
         }
+    }
+
+    /// Memory of this rank alone that lasts from one operation to the next.
+    pub(crate) fn own_bytes(&self) -> usize {
+        self.memory.bytes() + self.fabric.as_ref().map_or(0, Fabric::buffer_bytes)
     }
 
     /// The request behind a call. Segments grow with the data, so that a plan stays short.
@@ -141,9 +151,9 @@ impl Endpoint {
     }
 
     /// Copies `bytes` of input aside and returns where they are now.
-    pub(crate) fn stage(&mut self, input: UserPointer, bytes: usize) -> UserPointer {
-        let place = self.memory.staging.ensure(bytes);
+    pub(crate) fn stage(&mut self, input: UserPointer, bytes: usize) -> Result<UserPointer> {
+        let place = self.memory.staging.ensure(bytes)?;
         self.device.copy(place, input, bytes);
-        place
+        Ok(place)
     }
 }

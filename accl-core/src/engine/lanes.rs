@@ -153,6 +153,10 @@ impl Lanes {
         link.is_some_and(|link| link.is_open())
     }
 
+    fn buffer_bytes(&self) -> usize {
+        self.lanes.iter().flatten().map(|lane| lane.receiver.buffer_bytes()).sum()
+    }
+
     /// Tells the peers that can hear it why nothing more will come.
     fn close_failed(&mut self, error: &Error) {
         for lane in self.lanes.iter_mut().flatten() {
@@ -210,6 +214,11 @@ impl Fabric {
     /// Says by what to get at each peer's process, none where that cannot be.
     pub fn watch_peers(&mut self, watches: impl Iterator<Item = Option<Arc<Watch>>>) {
         self.lent.set_watches(watches);
+    }
+
+    /// Memory of this rank's own that its links keep.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.collective.buffer_bytes() + self.point_to_point.buffer_bytes()
     }
 
     /// True if `peer` is a rank of this host.

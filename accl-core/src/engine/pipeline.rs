@@ -218,7 +218,7 @@ mod tests {
             );
             let mut memory = Scratch::default();
             let bytes: Vec<u8> = (1..=ELEMS).flat_map(i32::to_ne_bytes).collect();
-            let start = memory.fill(&bytes);
+            let start = memory.fill(&bytes).unwrap();
             let call = |(from, to): &(usize, usize)| Call {
                 kind: Collective::AllReduce,
                 dtype: DataType::Int32,

@@ -3,9 +3,10 @@
 use super::dock::{Accelerator, Dock};
 use super::drive::Job;
 use super::endpoint::Endpoint;
-use crate::error::{Error, Result};
-use crate::os::cpu;
+use super::watch::LOOK_AROUND;
+use crate::error::{Error, ErrorKind, Result};
 use crate::os::process::Watch;
+use crate::os::{clock, cpu};
 use crate::sync::prim::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::progress::Progress;
 use crate::sync::wait::{Backoff, Habit, Patience};
@@ -15,7 +16,7 @@ use crate::transport::tcp;
 use crate::types::Rank;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is known of a peer besides its rank.
 #[derive(Debug)]
@@ -91,6 +92,8 @@ pub struct Seat {
     pub(crate) recorder: Arc<Recorder>,
     /// Where streams of its device come; none for a rank in host memory.
     pub(crate) dock: Option<Dock>,
+    /// When lost peers were last looked for outside of calls.
+    last_look: Mutex<Option<Instant>>,
 }
 
 impl Seat {
@@ -114,6 +117,7 @@ impl Seat {
             patience: limits.patience,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
+            last_look: Mutex::new(None),
             launches: Progress::default(),
             dock: None,
         }
@@ -193,9 +197,14 @@ impl Seat {
         first
     }
 
-    /// The error as other hosts should read it: with the rank that has noticed it, unless it came from another one.
+    /// The error as others should read it: with the rank whose system refused something; on other hosts, with the rank that has noticed it,
+    /// unless it came from another one.
     fn signed(&self, error: Error) -> Error {
         const SIGNATURE: &str = " (noticed by rank ";
+        if error.kind() == ErrorKind::System && !error.text().starts_with("rank ") && self.arena.is_some() {
+            let name = self.peers.get(self.rank).map_or("", |own| &own.name);
+            return error.within(format_args!("rank {} ({name})", self.rank));
+        }
         let alone =
             self.arena.as_ref().is_none_or(|arena| arena.members().local() == arena.members().ranks());
         if alone || error.text().contains(SIGNATURE) {
@@ -240,20 +249,48 @@ impl Seat {
         self.error().map_or(Ok(()), Err)
     }
 
-    /// An error once the process of `peer` is known to have ended.
+    /// An error once the process of `peer` is known to have ended, or to have become another program.
     pub fn check_peer(&self, peer: Rank) -> Result<()> {
-        let peer_watch = self.peers[peer].watch.as_ref();
-        if peer_watch.is_some_and(|watch| watch.has_ended()) {
-            return Err(Error::remote(format!("rank {peer} ({}) ended", self.peers[peer].name)));
+        let who = &self.peers[peer];
+        let fate = who.watch.as_ref().and_then(|watch| watch.fate());
+        fate.map_or(Ok(()), |fate| {
+            let name = &who.name;
+            Err(Error::remote(format!(
+                "rank {peer} ({name}) {fate}; see that process's own output, then shrink or abort this communicator"
+            )))
+        })
+    }
+
+    /// Makes it the communicator's failure that a rank of this host is lost without a word. For those who ask while no call is under
+    /// way; at most ten times a second.
+    pub fn look_for_lost_peers(&self) {
+        let Some(arena) = &self.arena else { return };
+        if self.aborted.load(Ordering::Acquire) || self.has_failed() {
+            return;
         }
-        Ok(())
+        let now = clock::now();
+        let mut last_look = self.last_look.lock();
+        if last_look.is_some_and(|last| now - last < LOOK_AROUND) {
+            return;
+        }
+        *last_look = Some(now);
+        drop(last_look);
+        // Asked for the state afterwards: what a rank says last counts.
+        let lost = |peer: Rank| {
+            let error = self.check_peer(peer).err()?;
+            (!arena.state_of(peer).is_gone()).then_some(error)
+        };
+        if let Some(error) = (0..self.peers.len()).find_map(lost) {
+            self.fail(error);
+        }
     }
 
     /// An error once [`Seat::abort`] has been called.
     pub(crate) fn check_abort(&self) -> Result<()> {
         if self.aborted.load(Ordering::Acquire) {
             return Err(Error::usage(
-                "the communicator was aborted while an operation was under way; its result is not defined",
+                "the communicator was aborted while an operation was under way; its result is not defined; make another \
+                 communicator to go on",
             ));
         }
         Ok(())

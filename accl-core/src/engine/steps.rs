@@ -46,14 +46,15 @@ impl StepRunner {
         reduction: &Reduction,
         streaming: bool,
         endpoint: &mut Endpoint,
-    ) {
+    ) -> Result<()> {
         let memory = &mut endpoint.memory;
-        self.partial = Some(memory.partial.ensure(plan.partial_elems * reduction.accumulator_bytes()));
-        self.transit = Some(memory.transit.ensure(plan.transit_elems * reduction.element_bytes()));
+        self.partial = Some(memory.partial.ensure(plan.partial_elems * reduction.accumulator_bytes())?);
+        self.transit = Some(memory.transit.ensure(plan.transit_elems * reduction.element_bytes())?);
         self.staging = endpoint.fabric.as_ref().map(|fabric| fabric.lent.staging(endpoint.rank));
         self.plan = Some(plan);
         self.tells = 0;
         self.streaming = streaming;
+        Ok(())
     }
 
     /// Gives the plan's memory back.
@@ -189,7 +190,7 @@ impl StepRunner {
         let limit = if by_pieces { PIECES_BYTES / 2 } else { PIECE_BYTES };
         let piece = (bytes - self.done).min(limit);
         let place = target.byte_add(self.done);
-        let scratch = if by_pieces { endpoint.memory.pieces.ensure(piece) } else { place };
+        let scratch = if by_pieces { endpoint.memory.pieces.ensure(piece)? } else { place };
         let fabric = endpoint.fabric()?;
         let view = fabric.lent.view(from, source.byte_add(self.done), piece, scratch);
         if let Ok(view) = view {
@@ -218,13 +219,13 @@ impl StepRunner {
         to: &Span,
     ) -> Result<bool> {
         while self.done < to.count_elems {
-            let block = self.block(op, endpoint, operands, to)?;
+            let (block, scratch_bytes) = self.block(op, endpoint, operands, to)?;
             if block == 0 {
                 return Ok(false);
             }
             let mut views = std::mem::take(&mut endpoint.operands);
             views.clear();
-            let gathered = self.gather(op, endpoint, operands, block, &mut views);
+            let gathered = self.gather(op, endpoint, operands, (block, scratch_bytes), &mut views);
             if gathered.is_ok() {
                 let form = if to.buffer == Buffer::Partial { Form::Accumulator } else { Form::Element };
                 let target = self.address(op, to).byte_add(self.done * op.unit_bytes(to.buffer));
@@ -265,15 +266,17 @@ impl StepRunner {
         Ok(true)
     }
 
-    /// How many elements of every operand are there.
+    /// How many elements of every operand are there, and the scratch memory that each operand needs for so many: none if all are read in
+    /// place.
     fn block(
         &self,
         op: &CollectiveOp,
         endpoint: &mut Endpoint,
         operands: &[Operand],
         to: &Span,
-    ) -> Result<usize> {
+    ) -> Result<(usize, usize)> {
         let mut block = to.count_elems - self.done;
+        let mut scratch_unit = 0;
         let rank = endpoint.rank;
         let peers = peers_among(operands);
         for operand in operands {
@@ -294,22 +297,24 @@ impl StepRunner {
             };
             let limit = if needs_scratch { piece_bytes(peers) } else { PIECE_BYTES };
             block = block.min(there.min(limit) / unit);
+            if needs_scratch {
+                scratch_unit = scratch_unit.max(unit);
+            }
         }
-        Ok(block)
+        Ok((block, (block * scratch_unit).next_multiple_of(64)))
     }
 
-    /// The operands' next `block` elements, in place where that is possible.
+    /// The operands' next elements, in place where that is possible; so many and with so much scratch memory for each as
+    /// [`StepRunner::block`] says.
     fn gather(
         &self,
         op: &CollectiveOp,
         endpoint: &mut Endpoint,
         operands: &[Operand],
-        block: usize,
+        (block, stride): (usize, usize),
         views: &mut Vec<device::Operand>,
     ) -> Result<()> {
-        let peers = peers_among(operands);
-        let stride = piece_bytes(peers);
-        let mut scratch = endpoint.memory.pieces.ensure(stride * peers);
+        let mut scratch = endpoint.memory.pieces.ensure(stride * peers_among(operands))?;
         for operand in operands {
             views.push(match operand {
                 Operand::Local(span) => {

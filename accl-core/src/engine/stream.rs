@@ -264,7 +264,10 @@ impl Engine {
             started: AtomicBool::new(false),
         });
         if engine.pid != process::id() {
-            return Err(Error::usage("host streams of a parent process cannot be used after a fork"));
+            return Err(Error::usage(
+                "host streams of a parent process cannot be used after a fork; call fork before any is made, or start another \
+                 program in the child",
+            ));
         }
         let _starting = STARTING.lock();
         if !engine.started.load(Ordering::Acquire) {

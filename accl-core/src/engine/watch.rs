@@ -5,10 +5,12 @@ use super::endpoint::Endpoint;
 use super::explain;
 use super::seat::Seat;
 use crate::error::{Error, ErrorKind, Result};
-use crate::os::{clock, process};
+use crate::os::clock;
+use crate::os::process::{self, Fate};
 use crate::telemetry::Waiting as Recorded;
 use crate::transport::shm::{RankState, Waiting};
 use crate::types::{Rank, named_ranks};
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// How often a sleeping waiter looks around.
@@ -66,11 +68,11 @@ impl Stall {
         missing.sort_unstable();
         missing.dedup();
         self.tell(seat, endpoint, work, missing.first().copied());
-        match lost_peer(seat, work, endpoint, &missing) {
+        let waited = now - since;
+        match lost_peer(seat, work, endpoint, &missing, waited) {
             Some(error) if suspected => return Err(error),
             lost => self.suspect = lost,
         }
-        let waited = now - since;
         self.record(seat, endpoint, work, &missing, waited);
         let passed =
             |limit: &Duration| waited >= *limit && waited >= *limit + deference(seat, &missing, *limit);
@@ -152,9 +154,15 @@ fn reasons(seat: &Seat, endpoint: &Endpoint, sequence: u64, missing: &[Rank]) ->
 }
 
 /// The error for a peer that this rank needs and that will never come.
-fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) -> Option<Error> {
+fn lost_peer(
+    seat: &Seat,
+    work: &Work,
+    endpoint: &Endpoint,
+    missing: &[Rank],
+    waited: Duration,
+) -> Option<Error> {
     let arena = seat.arena.as_ref()?;
-    let lost = |peer: Rank, how: &str| {
+    let lost = |peer: Rank, how: &dyn Display| {
         let latest = endpoint.fabric.as_ref().filter(|_| arena.members().has(peer));
         let latest = latest.map_or(String::new(), |fabric| {
             format!("; its last collective was #{}", fabric.board.latest(peer))
@@ -172,12 +180,15 @@ fn lost_peer(seat: &Seat, work: &Work, endpoint: &Endpoint, missing: &[Rank]) ->
             fabric.is_some_and(|fabric| work.lanes().into_iter().any(|kind| fabric.hears(peer, kind)))
         };
         match arena.state_of(peer) {
-            RankState::Aborted => return lost(peer, "aborted the communicator"),
-            RankState::Left if !hears() => return lost(peer, "destroyed its communicator"),
+            RankState::Aborted => return lost(peer, &"aborted the communicator"),
+            RankState::Left if !hears() => return lost(peer, &"destroyed its communicator"),
             RankState::Left | RankState::Absent | RankState::Present => {}
         }
-        if seat.peers[peer].watch.as_ref().is_some_and(|watch| watch.has_ended()) {
-            return lost(peer, "ended");
+        let Some(watch) = &seat.peers[peer].watch else { continue };
+        // Short waits ask for nothing but the death, which is the cheaper question.
+        let ended = || watch.has_ended().then_some(Fate::Ended);
+        if let Some(fate) = if waited < LOOK_AROUND { ended() } else { watch.fate() } {
+            return lost(peer, &fate);
         }
     }
     None

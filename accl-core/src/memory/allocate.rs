@@ -26,7 +26,9 @@ pub fn allocate(bytes: usize) -> Result<*mut u8> {
         .checked_next_multiple_of(PAGE_BYTES)
         .filter(|rounded| isize::try_from(*rounded).is_ok())
         .ok_or_else(|| {
-            Error::argument(format!("cannot allocate {bytes} bytes: more than the address space"))
+            Error::argument(format!(
+                "cannot allocate {bytes} bytes: more than the address space; ask for fewer"
+            ))
         })?;
     let file = nameless_file("accl-memory", rounded)?;
     let mapping = Mapping::of_file(file.as_fd(), rounded)?;

@@ -78,6 +78,26 @@ impl Mapping {
         self.start.as_ptr()
     }
 
+    /// Bytes of those pages of the range that anybody has touched, as far as they are in memory now. Asks the kernel for each page: not
+    /// for the path of an operation.
+    pub fn used_bytes(&self) -> Result<usize> {
+        const PAGES: usize = 4096;
+        let page_bytes = rustix::param::page_size();
+        let mut used = [0u8; PAGES];
+        let mut pages = 0;
+        for offset in (0..self.bytes).step_by(PAGES * page_bytes) {
+            let bytes = (self.bytes - offset).min(PAGES * page_bytes);
+            let start = self.start.as_ptr().wrapping_add(offset);
+            // SAFETY: the range is ours, and there is a byte for each of its pages.
+            if unsafe { libc::mincore(start.cast(), bytes, used.as_mut_ptr()) } != 0 {
+                let why = std::io::Error::last_os_error();
+                return Err(Error::system("cannot ask which pages of a mapping are in use", why));
+            }
+            pages += used[..bytes.div_ceil(page_bytes)].iter().filter(|page| **page & 1 != 0).count();
+        }
+        Ok(pages * page_bytes)
+    }
+
     /// Length of the range.
     pub fn len_bytes(&self) -> usize {
         self.bytes
@@ -117,6 +137,11 @@ impl<const N: usize> Words<N> {
             return Err(Error::internal(format!("a file of less than {bytes} bytes, to be mapped")));
         }
         Mapping::of_file(file, bytes).map(Self)
+    }
+
+    /// As [`Mapping::used_bytes`].
+    pub fn used_bytes(&self) -> Result<usize> {
+        self.0.used_bytes()
     }
 
     /// The words.

@@ -7,12 +7,17 @@
 
 use super::mapping::Mapping;
 use crate::error::{Error, Result};
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+use std::collections::HashMap;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// This process's id, in its own PID namespace. Without a system call, and right in a forked child: the number is
 /// kept in a page that the kernel clears there.
@@ -42,16 +47,23 @@ pub fn lacks_resources(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EIO))
 }
 
-/// A watch on another process that does not confuse it with a later one of the same number.
+/// A watch on another process that does not confuse it with a later one of the same number, nor with the program that it may
+/// become by `exec`.
 #[derive(Debug)]
-pub struct Watch(OwnedFd);
+pub struct Watch {
+    pid: u32,
+    process: OwnedFd,
+    /// None where the system does not show it: then a successor passes for the program.
+    program: Option<Arc<Program>>,
+}
 
 impl Watch {
-    /// Starts watching; `None` where the kernel cannot, an error (Remote) if the process is gone already.
-    pub fn open(pid: u32) -> Result<Option<Self>> {
+    /// Starts watching the program that calls itself `program`, with process number `pid`; `None` where the kernel cannot, an error
+    /// (Remote) if the process is gone already.
+    pub fn open(pid: u32, program: u64) -> Result<Option<Self>> {
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
-            Ok(descriptor) => Ok(Some(Self(descriptor))),
+            Ok(process) => Ok(Some(Self { pid, process, program: Program::open(pid, program)? })),
             Err(Errno::NOSYS | Errno::PERM) => Ok(None),
             Err(Errno::SRCH) => Err(Error::remote(format!("process {pid} ended"))),
             Err(errno) => Err(Error::system(format!("cannot watch process {pid}"), errno)),
@@ -61,19 +73,91 @@ impl Watch {
     /// A copy of the process's descriptor `number`, where the kernel allows that: to those who may read its memory.
     pub fn descriptor(&self, number: u64) -> Option<OwnedFd> {
         let number = i32::try_from(number).ok()?;
-        rustix::process::pidfd_getfd(&self.0, number, PidfdGetfdFlags::empty()).ok()
+        rustix::process::pidfd_getfd(&self.process, number, PidfdGetfdFlags::empty()).ok()
     }
 
     /// For waiting: it can be read once the process has ended.
     pub fn descriptor_of_process(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.process.as_fd()
     }
 
     /// True once the process has ended (even if its parent has not waited for it yet).
     pub fn has_ended(&self) -> bool {
-        let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+        let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(1..))
+    }
+
+    /// What has become of the program, if it is not there any more. Takes microseconds: not for the path of an operation.
+    pub fn fate(&self) -> Option<Fate> {
+        let gone = self.program.as_ref().is_some_and(|program| program.is_gone());
+        // A process that ends loses its memory first. One that has other memory is another program, if it is still the same process.
+        let replaced = gone && look_at(self.pid).is_some_and(|sight| sight.has_memory);
+        if self.has_ended() {
+            return Some(Fate::Ended);
+        }
+        replaced.then_some(Fate::Replaced)
+    }
+}
+
+/// What has become of a program that is not there any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// Its process has ended.
+    Ended,
+    /// Its process has become another program (`exec`).
+    Replaced,
+}
+
+impl std::fmt::Display for Fate {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Ended => "ended",
+            Self::Replaced => "became another program (exec)",
+        })
+    }
+}
+
+/// A program of another process, as `/proc/PID/maps` shows it: the kernel ties an open one to the memory of that time, and has nothing to
+/// say of it any more once that memory is gone.
+#[derive(Debug)]
+struct Program(File);
+
+/// Programs by their process's number and what they call themselves.
+type Known = HashMap<(u32, u64), Weak<Program>>;
+
+impl Program {
+    /// The one that all watches of this process share, so that a program costs one descriptor, however many communicators there are.
+    fn open(pid: u32, program: u64) -> Result<Option<Arc<Self>>> {
+        static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+        // In a forked child it may be locked for ever: then nothing is shared.
+        let mut known = KNOWN.try_lock_for(Duration::from_millis(100));
+        let mut known = known.as_mut().map(|known| known.get_or_insert_default());
+        if let Some(known) = &mut known {
+            if let Some(program) = known.get(&(pid, program)).and_then(Weak::upgrade) {
+                return Ok(Some(program));
+            }
+            known.retain(|_, program| program.strong_count() > 0);
+        }
+        match File::open(format!("/proc/{pid}/maps")) {
+            Ok(file) => {
+                let opened = Arc::new(Self(file));
+                // It may show nothing from the beginning: of a process whose first thread has ended, say.
+                let shown = !opened.is_gone();
+                if let Some(known) = known.filter(|_| shown) {
+                    known.insert((pid, program), Arc::downgrade(&opened));
+                }
+                Ok(shown.then_some(opened))
+            }
+            Err(error) if lacks_resources(&error) => {
+                Err(Error::system(format!("cannot watch process {pid}"), error))
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.0.read_at(&mut [0], 0), Ok(0))
     }
 }
 
@@ -84,6 +168,8 @@ pub struct Sight {
     pub state: char,
     /// When it began, in clock ticks since the boot: with its number, that tells it from a later one of the same number.
     pub start: u64,
+    /// False once it is about to end.
+    pub has_memory: bool,
 }
 
 impl Sight {
@@ -99,7 +185,8 @@ pub fn look_at(pid: u32) -> Option<Sight> {
     // The state follows the command's closing parenthesis, which may itself hold spaces and parentheses.
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some(Sight { state, start: fields.nth(18)?.parse().ok()? })
+    let start = fields.nth(18)?.parse().ok()?;
+    Some(Sight { state, start, has_memory: fields.next()? != "0" })
 }
 
 /// True if the process is known to be stopped.
@@ -158,11 +245,36 @@ mod tests {
     #[test]
     fn who_is_gone_cannot_be_watched_and_that_is_an_error() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let watch = Watch::open(child.id()).unwrap().unwrap();
+        let watch = Watch::open(child.id(), 1).unwrap().unwrap();
         child.wait().unwrap();
         assert!(watch.has_ended());
-        let gone = Watch::open(child.id()).unwrap_err();
+        assert_eq!(watch.fate(), Some(Fate::Ended));
+        let gone = Watch::open(child.id(), 1).unwrap_err();
         assert_eq!(gone.kind(), crate::ErrorKind::Remote);
-        assert!(!Watch::open(id()).unwrap().unwrap().has_ended());
+        let own = Watch::open(id(), 1).unwrap().unwrap();
+        assert_eq!((own.has_ended(), own.fate()), (false, None));
+    }
+
+    #[test]
+    fn a_process_that_becomes_another_program_is_told_from_one_that_ends() {
+        use std::io::{Read, Write};
+        // The shell becomes what it reads from, when it is told to.
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo here; read line; exec cat"]);
+        let piped = std::process::Stdio::piped;
+        let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
+        let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        output.read_exact(&mut [0; 5]).unwrap();
+        let watches = [0; 2].map(|_| Watch::open(child.id(), 7).unwrap().unwrap());
+        assert!(Arc::ptr_eq(watches[0].program.as_ref().unwrap(), watches[1].program.as_ref().unwrap()));
+        assert_eq!(watches[0].fate(), None);
+        input.write_all(b"go on\nthere").unwrap();
+        output.read_exact(&mut [0; 5]).unwrap();
+        assert_eq!((watches[0].fate(), watches[0].has_ended()), (Some(Fate::Replaced), false));
+        // As the one that it has become, it is there.
+        assert_eq!(Watch::open(child.id(), 8).unwrap().unwrap().fate(), None);
+        drop(input);
+        child.wait().unwrap();
+        assert_eq!(watches[0].fate(), Some(Fate::Ended));
     }
 }

@@ -49,19 +49,23 @@ pub struct Recorder {
     words: Words<WORDS>,
     /// Where its file is, if it has one, and the process that made it.
     file: Option<(Place, u32)>,
+    /// Bytes of the file that are not mapped.
+    more_bytes: usize,
 }
 
 impl Recorder {
     /// One without a file. An error (System) if there is no memory for it.
     pub fn without_file() -> Result<Self> {
-        Ok(Self { words: Words::anonymous()?, file: None })
+        Ok(Self { words: Words::anonymous()?, file: None, more_bytes: 0 })
     }
 
     /// One whose file is a new one at `place`.
     pub(super) fn at(place: Place, head: &Head) -> Result<Self> {
-        let file = place.create(&head.encode())?;
+        let content = head.encode();
+        let more_bytes = (content.len() - PEERS_BYTES).next_multiple_of(4096);
+        let file = place.create(&content)?;
         match Words::of_file(file.as_fd()) {
-            Ok(words) => Ok(Self { words, file: Some((place, head.pid)) }),
+            Ok(words) => Ok(Self { words, file: Some((place, head.pid)), more_bytes }),
             Err(error) => {
                 place.remove();
                 Err(error)
@@ -72,6 +76,11 @@ impl Recorder {
     /// The name of its file, if it has one.
     pub fn path(&self) -> Option<std::path::PathBuf> {
         self.file.as_ref().map(|(place, _)| place.path())
+    }
+
+    /// Memory that it takes: pages of its file, of which the peers' names take more where there are many, or of the process.
+    pub fn used_bytes(&self) -> Result<usize> {
+        self.words.used_bytes().map(|bytes| bytes + self.more_bytes)
     }
 
     #[inline]

@@ -247,7 +247,9 @@ fn content(file: &File) -> Result<Vec<u8>> {
         }
         bytes.extend_from_slice(&room[..count]);
     }
-    Err(Error::argument(format!("it has more than {MOST_BYTES} bytes: it is no record of ACCL-P")))
+    Err(Error::argument(format!(
+        "it has more than {MOST_BYTES} bytes: it is no record of ACCL-P; remove it, or name another directory"
+    )))
 }
 
 fn process_of(head: &Head, file: &File, here: Here) -> Process {

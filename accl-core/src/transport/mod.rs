@@ -151,6 +151,11 @@ pub trait Receiver: Send + std::fmt::Debug {
         Ok(piece)
     }
 
+    /// Memory that the link keeps for itself, to receive into.
+    fn buffer_bytes(&self) -> usize {
+        0
+    }
+
     /// True if [`Receiver::view`] needs scratch memory.
     fn needs_scratch(&mut self) -> Result<bool>;
 

@@ -51,7 +51,7 @@ fn figures() -> Result<Figures> {
     if let Some(first) = pair.map(|pair| pair[0]).or_else(|| allowed.first().copied()) {
         cpu::run_on(&[first]);
     }
-    let mut figures = Bench::new().figures();
+    let mut figures = Bench::new()?.figures();
     figures.extend(pair::figures(allowed.first().copied(), pair)?);
     Ok(figures)
 }
@@ -99,15 +99,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    /// With as much memory as any of the measurements needs.
+    fn new() -> Result<Self> {
         let mut rows = [(); 3].map(|()| Scratch::default());
         for row in &mut rows {
-            row.ensure(MEMORY_BYTES / 2);
+            row.ensure(MEMORY_BYTES / 2)?;
         }
         let [left, right, result] = rows;
         let l2_bytes = cpu::level2_bytes().unwrap_or_else(|| Machine::default().l2_kib as usize * 1024);
         // A cache as large as that leaves no room for others below what counts as memory.
-        Self { left, right, result, l2_bytes: l2_bytes.clamp(64 << 10, MEMORY_BYTES / 16) }
+        Ok(Self { left, right, result, l2_bytes: l2_bytes.clamp(64 << 10, MEMORY_BYTES / 16) })
     }
 
     fn figures(&mut self) -> Figures {
@@ -134,13 +135,13 @@ impl Bench {
     /// Nanoseconds for each KiB copied, where source and destination have `all_bytes` together; likewise below.
     fn copy(&mut self, all_bytes: usize) -> f64 {
         let bytes = all_bytes / 2;
-        let (to, from) = (self.result.ensure(bytes), self.left.ensure(bytes));
+        let (to, from) = (self.result.start(), self.left.start());
         per_kib(time_ns(|| Host.copy(to, from, bytes)), bytes)
     }
 
     fn copy_streaming(&mut self, all_bytes: usize) -> f64 {
         let bytes = all_bytes / 2;
-        let (to, from) = (self.result.ensure(bytes), self.left.ensure(bytes));
+        let (to, from) = (self.result.start(), self.left.start());
         per_kib(time_ns(|| Host.copy_streaming(to, from, bytes)), bytes)
     }
 
@@ -157,9 +158,9 @@ impl Bench {
     fn sum(&mut self, all_bytes: usize, add: impl Fn(&Reduction, &[Operand], UserPointer, usize)) -> f64 {
         let bytes = all_bytes / 3 / 64 * 64;
         let operand = |start: UserPointer| Operand { start, form: Form::Element, scale: None };
-        let operands = [operand(self.left.ensure(bytes)), operand(self.right.ensure(bytes))];
+        let operands = [operand(self.left.start()), operand(self.right.start())];
         let sum = Reduction::new(DataType::Float32, ReduceOp::Sum, 2);
-        let to = self.result.ensure(bytes);
+        let to = self.result.start();
         per_kib(time_ns(|| add(&sum, &operands, to, bytes / 4)), bytes)
     }
 
@@ -180,7 +181,7 @@ impl Bench {
     /// refuses.
     fn remote(&mut self, rows: [usize; 3]) -> Option<Figures> {
         let reach = Reach::CrossProcess(process::id());
-        let (to, from) = (self.result.ensure(MEMORY_BYTES / 2), self.left.ensure(MEMORY_BYTES / 2));
+        let (to, from) = (self.result.start(), self.left.start());
         let source = |at: usize| from.byte_add(at).address() as u64;
         pull(reach, source(0), to, 8).ok()?;
         let call = time_ns(|| {

@@ -71,8 +71,12 @@ pub fn cache_file() -> Result<PathBuf> {
 
 /// Reads a file of figures.
 pub fn read(path: &Path) -> Result<Machine> {
-    let unreadable =
-        |error: std::io::Error| Error::argument(format!("cannot read {}: {error}", path.display()));
+    let unreadable = |error: std::io::Error| {
+        Error::argument(format!(
+            "cannot read {}: {error}; make it with accl-bench tune, or set ACCL_TUNE to another file",
+            path.display()
+        ))
+    };
     // Without waiting: what stands there may be a pipe.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
     let mut text = String::new();

@@ -103,7 +103,10 @@ impl Side {
 /// Nanoseconds until both threads have told each other so many bytes; `None` where threads cannot be put on processors.
 fn exchange(cpus: [usize; 2], bytes: usize, patience: u32) -> Result<Option<f64>> {
     let mut memory = [(); 4].map(|()| Scratch::default());
-    let [ours, theirs, our_copy, their_copy] = memory.each_mut().map(|one| one.ensure(PLACES * bytes));
+    for one in &mut memory {
+        one.ensure(PLACES * bytes)?;
+    }
+    let [ours, theirs, our_copy, their_copy] = memory.each_mut().map(Scratch::start);
     let sides = [Side::new(ours), Side::new(theirs)];
     let [left, right] = &sides;
     // The first round of a sample is where they meet.
@@ -134,7 +137,10 @@ fn exchange(cpus: [usize; 2], bytes: usize, patience: u32) -> Result<Option<f64>
 /// Nanoseconds for each KiB to read what the peer has just written.
 fn dirty_read(cpus: [usize; 2], bytes: usize) -> Result<Option<f64>> {
     let mut blocks = [(); 3].map(|()| Scratch::default());
-    let [shared, source, sink] = blocks.each_mut().map(|block| block.ensure(bytes));
+    for block in &mut blocks {
+        block.ensure(bytes)?;
+    }
+    let [shared, source, sink] = blocks.each_mut().map(Scratch::start);
     let sample = |turn: &Turn, first: u32, samples: &mut Vec<f64>| {
         turn.pass(first);
         if turn.wait(first + 1, PATIENCE) {

@@ -354,6 +354,11 @@ impl Arena {
         &self.members
     }
 
+    /// Bytes of it that take memory, whoever of its ranks has touched them.
+    pub fn used_bytes(&self) -> Result<usize> {
+        self.mapping.used_bytes()
+    }
+
     /// The layout.
     pub fn geometry(&self) -> Geometry {
         self.geometry

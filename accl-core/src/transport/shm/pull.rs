@@ -56,11 +56,14 @@ fn copy_across(pid: u32, address: u64, destination: UserPointer, bytes: usize) -
 fn unreadable(pid: u32, address: u64, bytes: usize, errno: i32) -> Error {
     let reason = std::io::Error::from_raw_os_error(errno);
     if errno == libc::ESRCH {
-        return Error::remote(format!("process {pid} ended while its data was being read"));
+        return Error::remote(format!(
+            "process {pid} ended while its data was being read; see its own output, then shrink or abort this \
+             communicator"
+        ));
     }
     Error::remote(format!(
         "cannot read {bytes} bytes at {address:#x} of process {pid}: {reason}; the buffer passed by that rank is not \
-         valid for its count, or the kernel forbids it (set ACCL_CROSS_MEMORY=0)"
+         valid for its count, or the process has become another program (exec), or the kernel forbids it (set ACCL_CROSS_MEMORY=0)"
     ))
 }
 

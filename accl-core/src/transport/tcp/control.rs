@@ -20,7 +20,7 @@ use super::record::Record;
 use super::wake::{self, MEASURES, Round};
 use crate::error::{Error, Result};
 use crate::os::fork::Withheld;
-use crate::os::process::Watch;
+use crate::os::process::{Fate, Watch};
 use crate::os::{clock, network, socket, tcp};
 use crate::transport::shm::Arena;
 use crate::types::Rank;
@@ -34,6 +34,10 @@ use std::time::{Duration, Instant};
 pub(super) const PURPOSE: u8 = 2;
 /// How often a rank that waits for neighbours asks whether it still should.
 const STEP: Duration = Duration::from_millis(100);
+/// How often it is asked whether a process has become another program, which takes longer than whether it has ended.
+const THOROUGH: Duration = Duration::from_millis(250);
+/// What to do when ranks are lost.
+const REMEDY: &str = "; see that process's own output, then shrink or abort this communicator";
 /// How long a neighbour that has to dial may take.
 const COMING: Duration = Duration::from_secs(40);
 
@@ -56,6 +60,8 @@ struct State {
     /// Neighbours that have to dial, and until when.
     coming: Vec<(Rank, Instant)>,
     watching: bool,
+    /// When processes were last looked at thoroughly.
+    looked: Option<Instant>,
     /// By which they come; given back when all have.
     network: Option<Arc<Network>>,
     /// The leader has gone, or is about to.
@@ -241,7 +247,11 @@ impl Control {
                 false
             }
         });
-        self.see_deaths();
+        let thoroughly = state.looked.is_none_or(|last| round.now - last >= THOROUGH);
+        if thoroughly {
+            state.looked = Some(round.now);
+        }
+        self.see_deaths(thoroughly);
         self.measure(&mut lines, round);
         // Asked before neighbours are informed: who goes after that has yet to be told of.
         let members = self.arena().members();
@@ -281,7 +291,7 @@ impl Control {
             }
             if now > *until {
                 let whom = self.world.named(&[*peer]);
-                self.arena().fail(&Error::remote(format!("{whom} did not connect, as leaders of hosts do")));
+                self.arena().fail(&Error::remote(format!("{whom} did not connect, as leaders of hosts do; see its own output, and whether a firewall is between")));
             }
             now <= *until
         });
@@ -357,23 +367,24 @@ impl Control {
         };
         let lost: Vec<_> = (0..peers.len()).filter(lost).collect();
         if !lost.is_empty() {
-            self.arena().fail(&Error::remote(format!("{} is lost: {why}", self.world.named(&lost))));
+            self.arena().fail(&Error::remote(format!("{} is lost: {why}{REMEDY}", self.world.named(&lost))));
         }
     }
 
-    /// Processes of this host that have ended.
-    fn see_deaths(&self) {
+    /// Processes of this host that have ended, or become other programs.
+    fn see_deaths(&self, thoroughly: bool) {
         if self.arena().has_failed() {
             return;
         }
-        let dead = |rank: &Rank| {
-            self.arena().members().has(*rank)
-                && self.watches[*rank].as_ref().is_some_and(|watch| watch.has_ended())
-                // Asked afterwards: what the rank said last counts.
-                && !self.arena().state_of(*rank).is_gone()
+        let fate = |rank: Rank| {
+            let watch = self.watches[rank].as_ref().filter(|_| self.arena().members().has(rank))?;
+            let ended = || watch.has_ended().then_some(Fate::Ended);
+            let fate = if thoroughly { watch.fate() } else { ended() }?;
+            // Asked afterwards: what the rank said last counts.
+            (!self.arena().state_of(rank).is_gone()).then_some((rank, fate))
         };
-        if let Some(rank) = (0..self.watches.len()).find(dead) {
-            self.arena().fail(&Error::remote(format!("{} ended", self.world.named(&[rank]))));
+        if let Some((rank, fate)) = (0..self.watches.len()).find_map(fate) {
+            self.arena().fail(&Error::remote(format!("{} {fate}{REMEDY}", self.world.named(&[rank]))));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::block::{BLOCK_HEAD_BYTES, BlockHead};
 use crate::device::{Device, UserPointer};
+use crate::error::Result;
 use crate::memory::Scratch;
 use crate::os::socket;
 use std::io;
@@ -84,9 +85,14 @@ impl Inlet {
         String::from_utf8_lossy(&self.buffer.as_mut(end)[start.min(end)..]).into_owned()
     }
 
+    /// How much memory it keeps.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.buffer.bytes()
+    }
+
     /// Where the next byte lies, until more is taken in.
     pub(super) fn view(&mut self) -> UserPointer {
-        self.buffer.ensure(self.end.max(1)).byte_add(self.start)
+        self.buffer.start().byte_add(self.start)
     }
 
     /// Forgets bytes of the buffer.
@@ -103,9 +109,13 @@ impl Inlet {
         }
     }
 
-    /// Takes in what is there, at most `most` bytes, as far as there is room.
+    /// Has memory ready to receive into.
+    pub(super) fn make_room(&mut self) -> Result<()> {
+        self.buffer.ensure(BUFFER_BYTES).map(|_| ())
+    }
+
+    /// Takes in what is there, at most `most` bytes, as far as there is room: see [`Inlet::make_room`].
     pub(super) fn fill(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<()> {
-        self.buffer.ensure(BUFFER_BYTES);
         let buffer = self.buffer.as_mut(BUFFER_BYTES);
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -135,7 +145,6 @@ impl Inlet {
     ) -> io::Result<usize> {
         let Front::Within { left, .. } = self.front else { return Ok(0) };
         let tail = if bytes == left { BLOCK_HEAD_BYTES } else { 0 };
-        self.buffer.ensure(BUFFER_BYTES);
         let count = device.receive(socket, place, bytes, &mut self.buffer.as_mut(tail)[..])?;
         if count == Some(0) {
             self.ended = true;

@@ -68,6 +68,7 @@ impl TcpReceiver {
     /// Takes in what is there on one connection, at most `most` bytes, and finds out what it is if that is not known.
     fn fill(&mut self, index: usize, most: usize) -> Result<()> {
         let Some(socket) = self.link.stripe(index) else { return Ok(()) };
+        self.stripes[index].make_room()?;
         if let Err(error) = self.stripes[index].fill(socket, most) {
             self.link.lost(error);
         }
@@ -190,6 +191,7 @@ impl TcpReceiver {
             piece
         } else {
             let Some(socket) = self.link.stripe(index) else { return Ok(0) };
+            self.stripes[index].make_room()?;
             match self.stripes[index].receive(device, socket, place, wanted) {
                 Ok(count) => count,
                 Err(error) => {
@@ -309,6 +311,10 @@ impl Receiver for TcpReceiver {
             self.link.socket()?;
         }
         Ok(moved)
+    }
+
+    fn buffer_bytes(&self) -> usize {
+        self.stripes.iter().map(Inlet::buffer_bytes).sum()
     }
 
     fn needs_scratch(&mut self) -> Result<bool> {

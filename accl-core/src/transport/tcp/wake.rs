@@ -260,7 +260,8 @@ impl Waiter {
 /// The error of ranks that are silent.
 pub(super) fn silence(whom: &str, patience: Duration) -> Error {
     Error::remote(format!(
-        "no answer from {whom} for {:.1} s (the limit is ACCL_PEER_TIMEOUT): the host is down, or no way leads there",
+        "no answer from {whom} for {:.1} s (the limit is ACCL_PEER_TIMEOUT): the host is down, or no way leads there; see \
+         whether it answers, then shrink or abort this communicator",
         patience.as_secs_f64()
     ))
 }
