@@ -118,10 +118,6 @@ impl Text {
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
-
-    pub(crate) fn address(self) -> u64 {
-        self.0 as u64
-    }
 }
 
 /// Writes text and its end into room for `length` bytes.
@@ -254,6 +250,7 @@ macro_rules! runtime {
 macro_rules! driver {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "CUDA's functions have as many")]
             fn body($($arg: $type),*) -> crate::error::Outcome $body
 
             $(#[$meta])*

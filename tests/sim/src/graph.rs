@@ -107,18 +107,6 @@ impl Graph {
         lock(&self.nodes).clone()
     }
 
-    /// Lets nodes wait for others, too.
-    pub(crate) fn depend(&self, from: u64, to: u64) -> Outcome {
-        self.has(from)?;
-        if self.ancestors(&[from]).contains(&to) {
-            return Err(Code::INVALID_VALUE);
-        }
-        let mut nodes = lock(&self.nodes);
-        let node = nodes.iter_mut().find(|node| node.handle == to).ok_or(Code::INVALID_VALUE)?;
-        node.after.push(from);
-        Ok(())
-    }
-
     /// These nodes and all that they depend on.
     pub(crate) fn ancestors(&self, of: &[u64]) -> HashSet<u64> {
         let nodes = lock(&self.nodes);

@@ -153,6 +153,12 @@ pub(crate) fn launch(
         say_unknown(&function.name);
         return Err(Code::NOT_SUPPORTED);
     }
+    if let Body::Ptx(kernel) = &function.body
+        && shape.is_cooperative
+        && shape.grid.iter().map(|&n| n as usize).product::<usize>() > kernel.resident_blocks(&shape)
+    {
+        return Err(Code::COOPERATIVE_TOO_LARGE);
+    }
     let packed = function.pack(arguments)?;
     let function = Arc::clone(function);
     let context = Arc::clone(&stream.context);
