@@ -1,5 +1,7 @@
 //! Capture, what it forbids, and replay.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};

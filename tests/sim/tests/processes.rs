@@ -1,5 +1,7 @@
 //! What takes more than one process, or a fresh one: IPC, exported memory, switches, and what ends a process.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 mod support;
 
 use std::io::{BufRead, BufReader, Write};

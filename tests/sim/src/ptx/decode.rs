@@ -1,10 +1,14 @@
 //! From the text of an instruction to what the machine runs. What is not known is an error that names it.
 
 use super::float::Round;
-use super::parse::{Body, Parsed, Symbol, split};
+use super::lex::split;
+use super::names::{atomic_op, binary, comparison, unary};
+use super::operands::{address, number, operand, register, sink, vector};
+use super::parse::{Body, Parsed, Symbol};
+use super::program::{Barrier, BarrierKind, Call, Instruction, Op};
 use super::types::{
-    Address, Atomic, Barrier, BarrierKind, Binary, Call, Compare, Instruction, LaneMask, Logic, Mods, Op,
-    Operand, Part, Register, Shuffle, Space, Special, Ternary, Type, Unary, Vote, WarpOp,
+    Address, Atomic, Binary, Logic, Mods, Operand, Part, Register, Shuffle, Space, Ternary, Type, Vote,
+    WarpOp,
 };
 
 /// An instruction in pieces.
@@ -12,30 +16,6 @@ pub(super) struct Text<'a> {
     /// The opcode's words between dots.
     words: Vec<&'a str>,
     operands: Vec<&'a str>,
-}
-
-/// A number as the bits of a type.
-pub(super) fn number(text: &str, kind: Type) -> Option<u64> {
-    let (is_negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits.trim()),
-        None => (false, text),
-    };
-    let bits = if let Some(hex) = digits.strip_prefix("0f").or_else(|| digits.strip_prefix("0F")) {
-        let bits = u64::from_str_radix(hex, 16).ok()?;
-        if kind == Type::F64 { f64::from(f32::from_bits(bits as u32)).to_bits() } else { bits }
-    } else if let Some(hex) = digits.strip_prefix("0d").or_else(|| digits.strip_prefix("0D")) {
-        u64::from_str_radix(hex, 16).ok()?
-    } else if digits.contains('.') {
-        let value: f64 = digits.parse().ok()?;
-        let value = if is_negative { -value } else { value };
-        return Some(kind.format()?.encode(value, Round::Nearest, false));
-    } else if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        u64::from_str_radix(hex.trim_end_matches('U'), 16).ok()?
-    } else {
-        digits.trim_end_matches('U').parse().ok()?
-    };
-    let bits = if is_negative { bits.wrapping_neg() } else { bits };
-    Some(if kind == Type::Pred { bits & 1 } else { bits & kind.mask() })
 }
 
 pub(super) fn instruction(body: &mut Body<'_>, text: &str) -> Parsed<Instruction> {
@@ -202,17 +182,20 @@ impl Text<'_> {
 
     fn arithmetic(&self, body: &mut Body<'_>) -> Parsed<Op> {
         let unknown = "is not known to the simulated device";
-        if unary(self).is_none() && binary(self, self.operands.len()).is_none() && self.ternary()?.is_none() {
+        if unary(&self.words).is_none()
+            && binary(&self.words, self.operands.len()).is_none()
+            && self.ternary()?.is_none()
+        {
             return Err(unknown.into());
         }
         let kind = self.kind()?;
         let mods = self.mods();
         let to = self.to(body, 0)?;
         let wide = if mods.part == Part::Wide { Type::B(kind.bytes() as u8 * 2) } else { kind };
-        if let Some(f) = unary(self) {
+        if let Some(f) = unary(&self.words) {
             return Ok(Op::Unary { f, kind, mods, to, a: self.value(body, 1, kind)? });
         }
-        if let Some(f) = binary(self, self.operands.len()) {
+        if let Some(f) = binary(&self.words, self.operands.len()) {
             let b_kind = if matches!(f, Binary::Shl | Binary::Shr) { Type::B(4) } else { kind };
             let [a, b] = [self.value(body, 1, kind)?, self.value(body, 2, b_kind)?];
             return Ok(Op::Binary { f, kind, mods, to, a, b });
@@ -286,7 +269,7 @@ impl Text<'_> {
     fn atomic(&self, body: &mut Body<'_>) -> Parsed<Op> {
         let has_result = self.words[0] == "atom";
         let first = usize::from(has_result);
-        let op = atomic_op(self).ok_or("this operation is not known")?;
+        let op = atomic_op(&self.words).ok_or("this operation is not known")?;
         let kind = self.kind()?;
         if self.has("v2") || self.has("v4") || self.has("v8") || kind.bytes() > 8 || kind.bytes() == 1 {
             return Err("vectors and this size are not known".into());
@@ -462,7 +445,7 @@ impl Text<'_> {
             }
             _ => {
                 let kind = self.kind()?;
-                let op = atomic_op(self).ok_or("this operation is not known")?;
+                let op = atomic_op(&self.words).ok_or("this operation is not known")?;
                 WarpOp::Redux { op, kind, to: self.to(body, 0)?, value: self.value(body, 1, kind)? }
             }
         };
@@ -482,173 +465,4 @@ impl Text<'_> {
         let [to, from] = [address(body, self.operand_text(0)?)?, address(body, self.operand_text(1)?)?];
         Ok(Op::CopyAsync { to, from, bytes, count })
     }
-}
-
-fn vector(text: &str) -> Vec<&str> {
-    match text.strip_prefix('{') {
-        Some(inner) => split(inner.trim_end_matches('}')),
-        None => vec![text],
-    }
-}
-
-fn register(body: &Body<'_>, name: &str) -> Parsed<Register> {
-    body.register(name).ok_or_else(|| format!("register {name}"))
-}
-
-/// A register, or `_` for a result that nobody wants.
-fn sink(body: &Body<'_>, name: &str) -> Parsed<Option<Register>> {
-    if name == "_" { Ok(None) } else { register(body, name).map(Some) }
-}
-
-fn operand(body: &Body<'_>, text: &str, kind: Type) -> Parsed<Operand> {
-    if let Some(register) = body.register(text) {
-        return Ok(Operand::Register(register));
-    }
-    if let Some(special) = special(text) {
-        return Ok(Operand::Special(special));
-    }
-    if let Some(value) = number(text, kind) {
-        return Ok(Operand::Value(value));
-    }
-    let (name, offset) = match text.split_once('+') {
-        Some((name, offset)) => {
-            (name.trim(), number(offset.trim(), Type::B(8)).ok_or_else(|| format!("offset {offset}"))?)
-        }
-        None => (text, 0),
-    };
-    let name = name.strip_prefix("generic(").map_or(name, |inner| inner.trim_end_matches(')'));
-    match body.symbol(name) {
-        Some(Symbol::Shared(at) | Symbol::Parameter(at)) => Ok(Operand::Value(at + offset)),
-        Some(Symbol::Global(index)) => Ok(Operand::Value(body.addresses[index] + offset)),
-        Some(Symbol::Frame(at)) => Ok(Operand::Frame(at + offset)),
-        None => Err(format!("operand {text}")),
-    }
-}
-
-fn address(body: &Body<'_>, text: &str) -> Parsed<Address> {
-    let inner = text.trim_start_matches('[').trim_end_matches(']').trim();
-    let (base, offset) = match inner.rfind(['+', '-']).filter(|&at| at > 0) {
-        Some(at) => {
-            let number: i64 =
-                inner[at..].replace(['+', ' '], "").parse().map_err(|_| format!("offset in {text}"))?;
-            (inner[..at].trim_end_matches('+').trim(), number)
-        }
-        None => (inner, 0),
-    };
-    Ok(Address { base: operand(body, base, Type::B(8))?, offset })
-}
-
-fn special(name: &str) -> Option<Special> {
-    let axis = |letter: &str| ["x", "y", "z"].iter().position(|axis| *axis == letter);
-    if let Some((stem, letter)) = name.split_once('.') {
-        let axis = axis(letter)?;
-        return Some(match stem {
-            "%tid" => Special::Thread(axis),
-            "%ntid" => Special::BlockSize(axis),
-            "%ctaid" => Special::Block(axis),
-            "%nctaid" => Special::GridSize(axis),
-            "%cluster_ctaid" | "%clusterid" => Special::Zero,
-            "%cluster_nctaid" => Special::One,
-            _ => return None,
-        });
-    }
-    Some(match name {
-        "%laneid" => Special::Lane,
-        "%warpid" => Special::Warp,
-        "%nwarpid" => Special::Warps,
-        "%lanemask_eq" => Special::LaneMask(LaneMask::Equal),
-        "%lanemask_lt" => Special::LaneMask(LaneMask::Less),
-        "%lanemask_le" => Special::LaneMask(LaneMask::LessEqual),
-        "%lanemask_gt" => Special::LaneMask(LaneMask::Greater),
-        "%lanemask_ge" => Special::LaneMask(LaneMask::GreaterEqual),
-        "%clock" | "%clock64" | "%clock_hi" => Special::Clock,
-        "%globaltimer" | "%globaltimer_lo" => Special::NanoTime,
-        "%dynamic_smem_size" => Special::DynamicShared,
-        "%total_smem_size" => Special::TotalShared,
-        "%smid" | "%gridid" | "%cluster_ctarank" => Special::Zero,
-        "%nsmid" | "%cluster_nctarank" => Special::One,
-        _ => return None,
-    })
-}
-
-fn unary(text: &Text<'_>) -> Option<Unary> {
-    Some(match text.words[0] {
-        "abs" => Unary::Abs,
-        "neg" => Unary::Neg,
-        "not" => Unary::Not,
-        "cnot" => Unary::CNot,
-        "popc" => Unary::Popc,
-        "clz" => Unary::Clz,
-        "brev" => Unary::Brev,
-        "bfind" => Unary::Bfind(text.has("shiftamt")),
-        "rcp" => Unary::Rcp,
-        "sqrt" => Unary::Sqrt,
-        "rsqrt" => Unary::Rsqrt,
-        "ex2" => Unary::Ex2,
-        "lg2" => Unary::Lg2,
-        "sin" => Unary::Sin,
-        "cos" => Unary::Cos,
-        "tanh" => Unary::Tanh,
-        _ => return None,
-    })
-}
-
-fn binary(text: &Text<'_>, operands: usize) -> Option<Binary> {
-    Some(match text.words[0] {
-        "add" => Binary::Add,
-        "addc" => Binary::AddC,
-        "sub" => Binary::Sub,
-        "subc" => Binary::SubC,
-        "mul" => Binary::Mul,
-        "mul24" => Binary::Mul24,
-        "div" => Binary::Div,
-        "rem" => Binary::Rem,
-        "min" if operands == 3 => Binary::Min,
-        "max" if operands == 3 => Binary::Max,
-        "and" => Binary::And,
-        "or" => Binary::Or,
-        "xor" => Binary::Xor,
-        "shl" => Binary::Shl,
-        "shr" => Binary::Shr,
-        "copysign" => Binary::CopySign,
-        _ => return None,
-    })
-}
-
-fn comparison(word: &str) -> Option<Compare> {
-    Some(match word {
-        "eq" => Compare::Eq,
-        "ne" => Compare::Ne,
-        "lt" | "lo" => Compare::Lt,
-        "le" | "ls" => Compare::Le,
-        "gt" | "hi" => Compare::Gt,
-        "ge" | "hs" => Compare::Ge,
-        "equ" => Compare::Equ,
-        "neu" => Compare::Neu,
-        "ltu" => Compare::Ltu,
-        "leu" => Compare::Leu,
-        "gtu" => Compare::Gtu,
-        "geu" => Compare::Geu,
-        "num" => Compare::Num,
-        "nan" => Compare::Nan,
-        _ => return None,
-    })
-}
-
-fn atomic_op(text: &Text<'_>) -> Option<Atomic> {
-    text.words[1..].iter().find_map(|word| {
-        Some(match *word {
-            "add" => Atomic::Add,
-            "exch" => Atomic::Exch,
-            "cas" => Atomic::Cas,
-            "min" => Atomic::Min,
-            "max" => Atomic::Max,
-            "and" => Atomic::And,
-            "or" => Atomic::Or,
-            "xor" => Atomic::Xor,
-            "inc" => Atomic::Inc,
-            "dec" => Atomic::Dec,
-            _ => return None,
-        })
-    })
 }

@@ -10,8 +10,9 @@ use crate::device::Context;
 use crate::error::{Code, Outcome};
 use crate::launch::Shape;
 
+use super::program::{Barrier, BarrierKind};
 use super::space::{Cache, Words};
-use super::types::{Barrier, BarrierKind, Operand, Special, WarpOp};
+use super::types::{Operand, Special, WarpOp};
 use super::{Kernel, Linked, warp};
 
 /// Instructions of a thread before the next one's turn.

@@ -8,8 +8,12 @@ mod alu;
 mod convert;
 mod decode;
 mod float;
+mod lex;
 mod machine;
+mod names;
+mod operands;
 mod parse;
+mod program;
 mod space;
 mod step;
 mod types;
@@ -24,7 +28,7 @@ use crate::launch::Shape;
 use crate::memory::{self, Kind};
 use crate::raw;
 
-use types::Routine;
+use program::Routine;
 
 /// Multiprocessors of a device, and what one holds.
 const MULTIPROCESSORS: usize = 8;

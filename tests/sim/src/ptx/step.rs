@@ -5,8 +5,9 @@ use crate::memory::Access;
 use crate::raw;
 
 use super::machine::{Fault, Frame, Machine, Stop, Surroundings, Thread, Wish};
+use super::program::{Call, Op};
 use super::space::{self, Memories};
-use super::types::{Address, Atomic, Call, Logic, Op, Operand, Register, Space, Type, WarpOp, mask, signed};
+use super::types::{Address, Atomic, Logic, Operand, Register, Space, Type, WarpOp, mask, signed};
 use super::{alu, convert, warp};
 
 /// What comes after an instruction.
