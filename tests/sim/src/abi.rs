@@ -169,6 +169,11 @@ fn enter(name: &'static str) -> Outcome {
         );
         std::process::abort();
     }
+    injected(name)
+}
+
+/// Counts what happens under a name: a call, or a `kernel`, `copy` or `fill` that a stream runs. An error is one that was asked for.
+pub(crate) fn injected(name: &'static str) -> Outcome {
     let config = config::get();
     if config.counts.is_none() && config.failures.is_empty() {
         return Ok(());
@@ -191,6 +196,7 @@ fn enter(name: &'static str) -> Outcome {
 extern "C" fn write_counts() {
     let (Some(path), Some(counts)) = (&config::get().counts, COUNTS.get()) else { return };
     let mut rows: Vec<_> = lock(counts).iter().map(|(name, count)| format!("{name} {count}\n")).collect();
+    rows.extend(crate::live().into_iter().map(|(what, count)| format!("live.{what} {count}\n")));
     rows.sort();
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(rows.concat().as_bytes())) {

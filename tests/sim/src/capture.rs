@@ -23,6 +23,7 @@ pub(crate) enum NodeKind {
     Memset = 2,
     Host = 3,
     Graph = 4,
+    Empty = 5,
     WaitEvent = 6,
     EventRecord = 7,
     MemoryOperation = 12,

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::attributes::{MAX_BLOCK_THREADS, SHARED_OPTIN_BYTES};
 use crate::capture::NodeKind;
+use crate::device::Context;
 use crate::error::{Code, Outcome};
 use crate::handles::{Handles, lock};
 use crate::named::Named;
-use crate::stream::Stream;
-use crate::{config, ptx, raw, time};
+use crate::stream::{Stream, Work};
+use crate::{abi, config, ptx, raw, time};
 
 /// Shared memory that every kernel may ask for.
 const SHARED_BYTES: u32 = 48 << 10;
@@ -21,6 +22,8 @@ pub(crate) struct Function {
     pub(crate) handle: u64,
     pub(crate) name: String,
     body: Body,
+    /// The context that it was loaded in.
+    context: u64,
     /// Dynamic shared memory that it was allowed to use.
     pub(crate) max_dynamic_bytes: AtomicU32,
 }
@@ -63,13 +66,19 @@ pub(crate) fn remove(handle: u64) {
 }
 
 /// A function: PTX if there is any, else what its name tells.
-pub(crate) fn create(name: &str, kernel: Option<Arc<ptx::Kernel>>) -> Arc<Function> {
+pub(crate) fn create(name: &str, kernel: Option<Arc<ptx::Kernel>>, context: u64) -> Arc<Function> {
     let body = match kernel {
         Some(kernel) => Body::Ptx(kernel),
         None => Named::new(name).map_or(Body::Unknown, Body::Named),
     };
     let name = name.to_owned();
-    FUNCTIONS.add(|handle| Function { handle, name, body, max_dynamic_bytes: AtomicU32::new(SHARED_BYTES) })
+    FUNCTIONS.add(|handle| Function {
+        handle,
+        name,
+        body,
+        context,
+        max_dynamic_bytes: AtomicU32::new(SHARED_BYTES),
+    })
 }
 
 impl Function {
@@ -148,6 +157,20 @@ pub(crate) fn launch(
     stream: &Arc<Stream>,
 ) -> Outcome {
     stream.context.check()?;
+    let work = prepare(function, shape, arguments, &stream.context)?;
+    stream.submit(NodeKind::Kernel, work).map(drop)
+}
+
+/// Checks a launch, reads its arguments, and makes of it what a stream or a graph does.
+pub(crate) fn prepare(
+    function: &Arc<Function>,
+    shape: Shape,
+    arguments: Arguments,
+    context: &Arc<Context>,
+) -> Outcome<Work> {
+    if function.context != context.handle {
+        return Err(Code::INVALID_HANDLE);
+    }
     function.check(&shape)?;
     if matches!(function.body, Body::Unknown) {
         say_unknown(&function.name);
@@ -160,17 +183,16 @@ pub(crate) fn launch(
         return Err(Code::COOPERATIVE_TOO_LARGE);
     }
     let packed = function.pack(arguments)?;
-    let function = Arc::clone(function);
-    let context = Arc::clone(&stream.context);
-    let work = move || {
+    let (function, context) = (Arc::clone(function), Arc::clone(context));
+    Ok(Arc::new(move || {
+        abi::injected("kernel")?;
         time::pause_us(config::get().delay_us);
         match &function.body {
             Body::Ptx(kernel) => ptx::run(kernel, &shape, &packed, &context),
             Body::Named(named) => named.run(&packed),
             Body::Unknown => Err(Code::NOT_SUPPORTED),
         }
-    };
-    stream.submit(NodeKind::Kernel, Arc::new(work)).map(drop)
+    }))
 }
 
 /// Says once which kernel can not be run.

@@ -222,6 +222,29 @@ fn objects_live_as_long_as_graphs_need_them() {
 }
 
 #[test]
+fn graphs_can_be_made_without_a_capture() {
+    static SEEN: AtomicU32 = AtomicU32::new(1);
+    extern "C" fn double(_: u64) {
+        SEEN.store(SEEN.load(Ordering::Relaxed) * 2, Ordering::Relaxed);
+    }
+    extern "C" fn add_three(_: u64) {
+        SEEN.fetch_add(3, Ordering::Relaxed);
+    }
+    ok(cudaSetDevice(0));
+    let (mut graph, mut first, mut second, mut executable) = (0, 0, 0, 0);
+    ok(cuGraphCreate(&mut graph, 0));
+    ok(cuGraphAddHostNode(&mut second, graph, 0, 0, &HostNode(double, 0)));
+    ok(cuGraphAddHostNode(&mut first, graph, 0, 0, &HostNode(add_three, 0)));
+    ok(cuGraphAddDependencies(graph, &first, &second, 1));
+    assert_eq!(cuGraphAddDependencies(graph, &second, &first, 1), 1);
+    ok(cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+    let stream = stream();
+    ok(cudaGraphLaunch(executable, stream));
+    ok(cudaStreamSynchronize(stream));
+    assert_eq!(SEEN.load(Ordering::Relaxed), 8);
+}
+
+#[test]
 fn kernels_of_two_devices_in_one_graph_run_at_the_same_time() {
     let text = concat!(include_str!("device/kernels.ptx"), "\0");
     let mut functions = [0; 2];

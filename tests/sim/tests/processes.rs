@@ -52,8 +52,8 @@ fn open(name: &str, handle: Handle) -> Result<u64, i32> {
     let mut out = 0;
     type OpenMemory = extern "C" fn(&mut u64, Handle, u32) -> i32;
     // SAFETY: the type is that of the API's functions of both names (the second has no flags, and does not see them).
-    let function = unsafe { library().get::<OpenMemory>(name.as_bytes()) }.unwrap();
-    match function(&mut out, handle, 1) {
+    let open = unsafe { function::<OpenMemory>(name) };
+    match open(&mut out, handle, 1) {
         0 => Ok(out),
         code => Err(code),
     }
@@ -249,6 +249,20 @@ fn failures_are_injected_and_calls_counted_and_traced() {
     assert_eq!(cudaMalloc(&mut address, 8), 2);
     ok(cudaMalloc(&mut address, 8));
     assert_eq!(cuMemAlloc_v2(&mut address, 8), 46);
+}
+
+#[test]
+fn copies_can_fail_in_their_stream() {
+    if role().is_none() {
+        return passes("copies_can_fail_in_their_stream", &[("ACCL_SIM_FAIL", "copy:2:719")]);
+    }
+    let (mut stream, word) = (0, device_with(&[1u32]));
+    ok(cudaStreamCreateWithFlags(&mut stream, 1));
+    ok(cudaMemcpyAsync(word, word, 4, 3, stream));
+    assert_eq!(cudaStreamSynchronize(stream), 719);
+    // It stays.
+    assert_eq!(cudaMalloc(&mut 0, 4), 719);
+    assert_eq!((cudaGetLastError(), cudaGetLastError()), (719, 719));
 }
 
 #[test]

@@ -287,6 +287,9 @@ fn wrong_launches_are_refused() {
     assert_eq!(kernels.launch_in(0, "use_variables", 0, 32, 0, &[out]), 1);
     assert_eq!(kernels.launch_in(0, "use_variables", 1, 2048, 0, &[out]), 1);
     assert_eq!(kernels.launch_in(0, "use_variables", 1, 32, 100 << 10, &[out]), 1);
+    ok(cudaSetDevice(1));
+    assert_eq!(kernels.launch_in(0, "use_variables", 1, 4, 0, &[out]), 400);
+    ok(cudaSetDevice(0));
     let mut function = 0;
     assert_eq!(cuModuleGetFunction(&mut function, kernels.module, c"nobody".as_ptr() as u64), 500);
     let mut module = 0;

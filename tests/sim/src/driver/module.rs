@@ -21,7 +21,7 @@ fn load(out: Out<u64>, image: u64) -> Outcome {
 }
 
 /// Arguments by pointers, or by the list that ends with 0: 1, buffer, 2, address of its size.
-fn arguments(pointers: u64, extra: In<u64>) -> Outcome<Arguments> {
+pub(super) fn arguments(pointers: u64, extra: In<u64>) -> Outcome<Arguments> {
     if extra.address() == 0 {
         return Ok(Arguments::Pointers(pointers));
     }
