@@ -292,18 +292,22 @@ pub fn library_path() -> Option<PathBuf> {
     Some(PathBuf::from(name.to_string_lossy().into_owned()))
 }
 
-/// The address of an exported function of this library.
-pub(crate) fn symbol(name: &str) -> Option<u64> {
-    let name = std::ffi::CString::new(name).ok()?;
+/// Keeps the library loaded, whatever the program closes: threads run its code. Returns its handle.
+pub(crate) fn stay() -> u64 {
     static LIBRARY: OnceLock<u64> = OnceLock::new();
-    let library = *LIBRARY.get_or_init(|| {
+    *LIBRARY.get_or_init(|| {
         let path = library_path()
             .and_then(|path| std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).ok());
         // SAFETY: a string with its end; the library is loaded already.
         path.map_or(0, |path| unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
             as u64)
-    });
+    })
+}
+
+/// The address of an exported function of this library.
+pub(crate) fn symbol(name: &str) -> Option<u64> {
+    let name = std::ffi::CString::new(name).ok()?;
     // SAFETY: a handle of dlopen (or null, which means the whole program), and a string with its end.
-    let address = unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
+    let address = unsafe { libc::dlsym(stay() as *mut c_void, name.as_ptr()) };
     (!address.is_null()).then_some(address as u64)
 }

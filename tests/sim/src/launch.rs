@@ -55,6 +55,24 @@ pub(crate) enum Arguments {
     Buffer(u64, u64),
 }
 
+/// Is a launch with these attributes (72 bytes each: a number, and its value from the eighth byte on) a cooperative one? Clusters of
+/// more than one block are not supported; other attributes change no result.
+pub(crate) fn is_cooperative(attributes: u64, count: u32) -> Outcome<bool> {
+    const COOPERATIVE: u32 = 2;
+    const CLUSTER: u32 = 4;
+    let word = |at: u64| u32::from_ne_bytes(raw::bytes(at, 4).try_into().unwrap_or_default());
+    let mut found = false;
+    for index in 0..u64::from(count) {
+        let at = attributes + index * 72;
+        match word(at) {
+            COOPERATIVE => found = word(at + 8) != 0,
+            CLUSTER if (0..3).any(|axis| word(at + 8 + axis * 4) > 1) => return Err(Code::NOT_SUPPORTED),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
 static FUNCTIONS: Handles<Function> = Handles::new();
 
 pub(crate) fn find(handle: u64) -> Outcome<Arc<Function>> {

@@ -172,8 +172,9 @@ driver! {
     }
 
     fn LaunchKernelEx(configuration: In<Configuration>, function: u64, pointers: u64, extra: In<u64>) {
-        let Configuration { grid, block, shared_bytes, stream, .. } = configuration.get()?;
-        let shape = Shape { grid, block, shared_bytes, is_cooperative: false };
+        let Configuration { grid, block, shared_bytes, stream, attributes, attribute_count } = configuration.get()?;
+        let is_cooperative = launch::is_cooperative(attributes, attribute_count)?;
+        let shape = Shape { grid, block, shared_bytes, is_cooperative };
         start(function, shape, stream, arguments(pointers, extra)?)
     }
 

@@ -12,6 +12,9 @@ fn flush(bits: u64, mods: &Mods, kind: Type) -> u64 {
 
 /// A float's result as bits: one NaN for all, then the modifiers.
 fn finish(bits: u64, format: Format, kind: Type, mods: &Mods) -> u64 {
+    if kind == Type::F32 && mods.is_plain {
+        return if bits & 0x7FFF_FFFF > 0x7F80_0000 { format.nan() } else { bits };
+    }
     let value = format.decode(bits);
     if value.is_nan() {
         return if mods.saturate {
@@ -97,6 +100,13 @@ fn unary_float(f: Unary, kind: Type, format: Format, mods: &Mods, a: u64) -> Opt
 
 /// The second result is the carry, which only some operations change.
 pub(super) fn binary(f: Binary, kind: Type, mods: &Mods, a: u64, b: u64, carry: &mut bool) -> Option<u64> {
+    match (f, kind) {
+        (Binary::Add, Type::U(4) | Type::S(4)) if mods.is_plain => {
+            return Some(u64::from((a as u32).wrapping_add(b as u32)));
+        }
+        (Binary::Add, Type::U(8) | Type::S(8)) if mods.is_plain => return Some(a.wrapping_add(b)),
+        _ => {}
+    }
     if kind.half().is_some() {
         return halves(kind, [a, b, 0], |half, [a, b, _]| binary(f, half, mods, a, b, &mut false));
     }

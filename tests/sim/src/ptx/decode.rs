@@ -80,6 +80,7 @@ impl Text<'_> {
             wrap: self.has("wrap"),
             left: self.has("l"),
             to_integer,
+            is_plain: !["sat", "ftz", "relu", "cc"].iter().any(|word| self.has(word)),
         }
     }
 

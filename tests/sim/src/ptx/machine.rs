@@ -229,6 +229,7 @@ impl Machine<'_> {
         }
     }
 
+    #[inline(never)]
     pub(super) fn special(&self, thread: &Thread, around: &Surroundings<'_>, special: Special) -> u64 {
         use super::types::LaneMask;
         let lane = thread.number & 31;
@@ -258,6 +259,7 @@ impl Machine<'_> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn read(&self, thread: &Thread, around: &Surroundings<'_>, operand: Operand) -> u64 {
         match operand {
             Operand::Register(register) => thread.registers[thread.frame.registers + register as usize],

@@ -47,15 +47,25 @@ impl Words {
     }
 }
 
-/// What was found last.
+/// The allocations that were found last.
 #[derive(Debug)]
 pub(super) struct Cache {
     context: Arc<Context>,
+    entries: [Entry; 4],
+    /// Which entry is replaced next.
+    next: usize,
+    /// The state of the table that the entries are of.
+    changes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
     base: u64,
     end: u64,
     access: Access,
-    changes: u64,
 }
+
+const NOTHING: Entry = Entry { base: 0, end: 0, access: Access::None };
 
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -65,20 +75,24 @@ impl std::fmt::Debug for Context {
 
 impl Cache {
     pub(super) fn new(context: &Arc<Context>) -> Self {
-        Self { context: Arc::clone(context), base: 0, end: 0, access: Access::None, changes: 0 }
+        Self { context: Arc::clone(context), entries: [NOTHING; 4], next: 0, changes: 0 }
     }
 
     /// Global memory: a live allocation that this device may touch.
     fn global(&mut self, address: u64, bytes: u64, access: Access) -> Result<u64, Fault> {
         let end = address.wrapping_add(bytes);
-        if address >= self.base
-            && end <= self.end
-            && access <= self.access
-            && memory::changes() == self.changes
+        let changes = memory::changes();
+        if changes != self.changes {
+            self.entries = [NOTHING; 4];
+            self.changes = changes;
+        }
+        if self
+            .entries
+            .iter()
+            .any(|entry| address >= entry.base && end <= entry.end && access <= entry.access)
         {
             return Ok(address);
         }
-        let changes = memory::changes();
         let why = match memory::find(address) {
             None => "is no live allocation".to_owned(),
             Some(range) if range.end() < end => "reaches beyond its allocation".to_owned(),
@@ -87,8 +101,8 @@ impl Cache {
             }
             Some(range) if range.access < access => "may not be used so".to_owned(),
             Some(range) => {
-                (self.base, self.end, self.access, self.changes) =
-                    (range.base, range.end(), range.access, changes);
+                self.entries[self.next] = Entry { base: range.base, end: range.end(), access: range.access };
+                self.next = (self.next + 1) % self.entries.len();
                 return Ok(address);
             }
         };

@@ -26,8 +26,14 @@ impl Machine<'_> {
         turn: u32,
     ) -> Result<Stop, Fault> {
         let linked = self.linked;
+        let mut routine = thread.frame.routine;
+        let mut code = &linked.routines[routine].code[..];
         for _ in 0..turn {
-            let instruction = &linked.routines[thread.frame.routine].code[thread.at];
+            if thread.frame.routine != routine {
+                routine = thread.frame.routine;
+                code = &linked.routines[routine].code;
+            }
+            let instruction = &code[thread.at];
             thread.at += 1;
             if let Some((register, wanted)) = instruction.guard
                 && (thread.registers[thread.frame.registers + register as usize] != 0) != wanted
@@ -44,20 +50,23 @@ impl Machine<'_> {
     }
 
     fn step(&mut self, thread: &mut Thread, around: &Surroundings<'_>, op: &Op) -> Result<Next, Fault> {
-        let typed = |machine: &Self, thread: &Thread, operand: Operand, kind: Type| {
-            machine.read(thread, around, operand) & kind.mask()
-        };
         match op {
             Op::Move { to, from } => set(thread, *to, self.read(thread, around, *from)),
             Op::Binary { f, kind, mods, to, a, b } => {
-                let [a, b] = [*a, *b].map(|operand| typed(self, thread, operand, *kind));
+                let (a, b) = (
+                    read_typed(self, thread, around, *a, *kind),
+                    read_typed(self, thread, around, *b, *kind),
+                );
                 let mut carry = thread.carry;
                 let value = alu::binary(*f, *kind, mods, a, b, &mut carry).ok_or_else(|| unknown(op))?;
                 thread.carry = carry;
                 set(thread, *to, value);
             }
             Op::Ternary { f, kind, mods, to, a, b, c } => {
-                let [a, b] = [*a, *b].map(|operand| typed(self, thread, operand, *kind));
+                let (a, b) = (
+                    read_typed(self, thread, around, *a, *kind),
+                    read_typed(self, thread, around, *b, *kind),
+                );
                 let values = [a, b, self.read(thread, around, *c)];
                 let mut carry = thread.carry;
                 let value = alu::ternary(*f, *kind, mods, values, &mut carry).ok_or_else(|| unknown(op))?;
@@ -65,7 +74,7 @@ impl Machine<'_> {
                 set(thread, *to, value);
             }
             Op::Unary { f, kind, mods, to, a } => {
-                let a = typed(self, thread, *a, *kind);
+                let a = read_typed(self, thread, around, *a, *kind);
                 set(thread, *to, alu::unary(*f, *kind, mods, a).ok_or_else(|| unknown(op))?);
             }
             Op::Load { space, kind, to, at } => self.load(thread, around, (*space, *kind), to, at)?,
@@ -74,8 +83,8 @@ impl Machine<'_> {
                 self.choose(thread, around, op)
             }
             Op::Convert { result, kind, mods, to, a, b } => {
-                let a = typed(self, thread, *a, *kind);
-                let b = b.map(|b| typed(self, thread, b, *kind));
+                let a = read_typed(self, thread, around, *a, *kind);
+                let b = b.map(|b| read_typed(self, thread, around, b, *kind));
                 let value = convert::convert(*result, *kind, mods, a, b).ok_or_else(|| unknown(op))?;
                 let value = if result.is_signed() { signed(value, result.bytes()) as u64 } else { value };
                 set(thread, *to, value);
@@ -356,6 +365,17 @@ impl Machine<'_> {
         }
         Next::At(done.next)
     }
+}
+
+#[inline(always)]
+fn read_typed(
+    machine: &Machine<'_>,
+    thread: &Thread,
+    around: &Surroundings<'_>,
+    operand: Operand,
+    kind: Type,
+) -> u64 {
+    machine.read(thread, around, operand) & kind.mask()
 }
 
 fn set(thread: &mut Thread, register: Register, value: u64) {

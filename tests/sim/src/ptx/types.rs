@@ -174,6 +174,8 @@ pub(super) struct Mods {
     pub(super) left: bool,
     /// Rounds to an integer, in a float format.
     pub(super) to_integer: bool,
+    /// Nothing changes the result but the way of rounding.
+    pub(super) is_plain: bool,
 }
 
 impl Mods {
@@ -190,6 +192,7 @@ impl Mods {
         wrap: false,
         left: false,
         to_integer: false,
+        is_plain: true,
     };
 }
 
