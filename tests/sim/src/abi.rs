@@ -118,10 +118,6 @@ impl Text {
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
-
-    pub(crate) fn address(self) -> u64 {
-        self.0 as u64
-    }
 }
 
 /// Writes text and its end into room for `length` bytes.
@@ -173,6 +169,11 @@ fn enter(name: &'static str) -> Outcome {
         );
         std::process::abort();
     }
+    injected(name)
+}
+
+/// Counts what happens under a name: a call, or a `kernel`, `copy` or `fill` that a stream runs. An error is one that was asked for.
+pub(crate) fn injected(name: &'static str) -> Outcome {
     let config = config::get();
     if config.counts.is_none() && config.failures.is_empty() {
         return Ok(());
@@ -195,6 +196,7 @@ fn enter(name: &'static str) -> Outcome {
 extern "C" fn write_counts() {
     let (Some(path), Some(counts)) = (&config::get().counts, COUNTS.get()) else { return };
     let mut rows: Vec<_> = lock(counts).iter().map(|(name, count)| format!("{name} {count}\n")).collect();
+    rows.extend(crate::live().into_iter().map(|(what, count)| format!("live.{what} {count}\n")));
     rows.sort();
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(rows.concat().as_bytes())) {
@@ -254,6 +256,7 @@ macro_rules! runtime {
 macro_rules! driver {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         const _: () = {
+            #[allow(clippy::too_many_arguments, reason = "CUDA's functions have as many")]
             fn body($($arg: $type),*) -> crate::error::Outcome $body
 
             $(#[$meta])*
@@ -289,18 +292,22 @@ pub fn library_path() -> Option<PathBuf> {
     Some(PathBuf::from(name.to_string_lossy().into_owned()))
 }
 
-/// The address of an exported function of this library.
-pub(crate) fn symbol(name: &str) -> Option<u64> {
-    let name = std::ffi::CString::new(name).ok()?;
+/// Keeps the library loaded, whatever the program closes: threads run its code. Returns its handle.
+pub(crate) fn stay() -> u64 {
     static LIBRARY: OnceLock<u64> = OnceLock::new();
-    let library = *LIBRARY.get_or_init(|| {
+    *LIBRARY.get_or_init(|| {
         let path = library_path()
             .and_then(|path| std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).ok());
         // SAFETY: a string with its end; the library is loaded already.
         path.map_or(0, |path| unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
             as u64)
-    });
+    })
+}
+
+/// The address of an exported function of this library.
+pub(crate) fn symbol(name: &str) -> Option<u64> {
+    let name = std::ffi::CString::new(name).ok()?;
     // SAFETY: a handle of dlopen (or null, which means the whole program), and a string with its end.
-    let address = unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
+    let address = unsafe { libc::dlsym(stay() as *mut c_void, name.as_ptr()) };
     (!address.is_null()).then_some(address as u64)
 }

@@ -7,8 +7,8 @@
 //! | `ACCL_SIM_COMPUTE` | compute capability, ten times major plus minor (90) |
 //! | `ACCL_SIM_DRIVER_VERSION` | what the version functions say (13020) |
 //! | `ACCL_SIM_TRACE` | a line for each call goes to this file (`-`: standard error) |
-//! | `ACCL_SIM_COUNTS` | how often each function was called goes to this file at exit |
-//! | `ACCL_SIM_FAIL` | `function:nth:code`, more of them after commas: that call fails so (nth counts from 1, `*` is each one) |
+//! | `ACCL_SIM_COUNTS` | how often each function was called, and what was not freed (`live.…`), goes to this file at exit |
+//! | `ACCL_SIM_FAIL` | `function:nth:code`, more of them after commas: that call fails so (nth counts from 1, `*` is each one); `kernel`, `copy` and `fill` fail in their stream |
 //! | `ACCL_SIM_DELAY_US` | each copy, fill and kernel takes that much longer |
 //! | `ACCL_SIM_RANDOM_DELAY` | seed: stream threads dawdle at random, which brings bugs of order to light |
 //! | `ACCL_SIM_POISON` | `1`: fresh device memory is full of 0xA5 |

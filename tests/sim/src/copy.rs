@@ -7,7 +7,7 @@ use crate::device::Context;
 use crate::error::{Code, Outcome};
 use crate::memory::{self, Access};
 use crate::stream::{Stream, Work};
-use crate::{config, raw, time};
+use crate::{abi, config, raw, time};
 
 /// Where the program says that an address lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ impl Copy {
     }
 
     fn run(&self) -> Outcome {
+        abi::injected("copy")?;
         self.places().map_err(|_| Code::ILLEGAL_ADDRESS)?;
         time::pause_us(config::get().delay_us);
         for row in 0..self.rows {
@@ -155,6 +156,7 @@ impl Fill {
         }
         self.check()?;
         let work = move || {
+            abi::injected("fill")?;
             self.check().map_err(|_| Code::ILLEGAL_ADDRESS)?;
             time::pause_us(config::get().delay_us);
             for row in 0..self.rows {

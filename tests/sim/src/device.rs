@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use crate::error::{Code, Outcome};
 use crate::handles::{Handles, lock};
 use crate::stream::{self, Point, Stream};
-use crate::{capture, config, memory};
+use crate::{abi, capture, config, memory};
 
 /// A context: an owner of streams and memory on one device.
 pub(crate) struct Context {
@@ -93,7 +93,8 @@ pub(crate) fn initialize() -> Outcome {
     let me = std::process::id();
     match INITIALIZED_BY.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
         Err(other) if other != me => return Err(Code::NOT_INITIALIZED),
-        _ => {}
+        Err(_) => {}
+        Ok(_) => drop(abi::stay()),
     }
     if count() == 0 { Err(Code::NO_DEVICE) } else { Ok(()) }
 }

@@ -49,6 +49,10 @@ struct Record {
 
 static EVENTS: Handles<Event> = Handles::new();
 
+pub(crate) fn count() -> usize {
+    EVENTS.all().len()
+}
+
 pub(crate) fn create(context: &Arc<Context>, flags: u32, shared: Option<Shared>) -> Outcome<Arc<Event>> {
     let is_lone_interprocess = flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0;
     if flags > 7 || is_lone_interprocess {

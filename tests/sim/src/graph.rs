@@ -62,6 +62,14 @@ static EXECUTABLES: Handles<Executable> = Handles::new();
 static NODES: Handles<u64> = Handles::new();
 static OBJECTS: Handles<UserObject> = Handles::new();
 
+pub(crate) fn count() -> usize {
+    GRAPHS.all().len()
+}
+
+pub(crate) fn count_executables() -> usize {
+    EXECUTABLES.all().len()
+}
+
 pub(crate) fn create() -> Arc<Graph> {
     GRAPHS.add(|handle| Graph { handle, nodes: Mutex::default(), kept: Mutex::default() })
 }
@@ -77,6 +85,12 @@ pub(crate) fn destroy(handle: u64) -> Outcome {
     }
     lock(&graph.kept).clear();
     Ok(())
+}
+
+/// The node of a handle.
+pub(crate) fn node(handle: u64) -> Outcome<Node> {
+    let nodes = of_node(handle)?.nodes();
+    nodes.into_iter().find(|node| node.handle == handle).ok_or(Code::INVALID_VALUE)
 }
 
 /// The graph that a node is in.
@@ -107,7 +121,19 @@ impl Graph {
         lock(&self.nodes).clone()
     }
 
-    /// Lets nodes wait for others, too.
+    /// Adds a node that the program makes without a capture.
+    pub(crate) fn add_checked(
+        &self,
+        kind: NodeKind,
+        work: Work,
+        after: Vec<u64>,
+        context: &Arc<Context>,
+    ) -> Outcome<u64> {
+        after.iter().try_for_each(|&node| self.has(node))?;
+        Ok(self.add(kind, work, after, context))
+    }
+
+    /// Lets a node wait for another one, too; a circle is an invalid value.
     pub(crate) fn depend(&self, from: u64, to: u64) -> Outcome {
         self.has(from)?;
         if self.ancestors(&[from]).contains(&to) {

@@ -5,20 +5,24 @@ use std::sync::Arc;
 use crate::abi;
 use crate::capture::{self, NodeKind};
 use crate::error::Outcome;
-use crate::stream::Stream;
+use crate::stream::{Stream, Work};
 
 /// A host function of the program.
 pub(crate) type HostFunction = extern "C" fn(u64);
 /// A callback of the program: stream, status, data.
 pub(crate) type StreamCallback = extern "C" fn(u64, i32, u64);
 
-pub(crate) fn launch(stream: &Arc<Stream>, function: HostFunction, data: u64) -> Outcome {
-    stream.context.check()?;
-    let work = move || {
+/// What a stream or a graph does with a host function.
+pub(crate) fn work(function: HostFunction, data: u64) -> Work {
+    Arc::new(move || {
         abi::call_host_function(|| function(data));
         Ok(())
-    };
-    stream.submit(NodeKind::Host, Arc::new(work)).map(drop)
+    })
+}
+
+pub(crate) fn launch(stream: &Arc<Stream>, function: HostFunction, data: u64) -> Outcome {
+    stream.context.check()?;
+    stream.submit(NodeKind::Host, work(function, data)).map(drop)
 }
 
 /// A callback is called even after a failure, and is told of it. It can not be captured.

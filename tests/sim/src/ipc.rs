@@ -14,7 +14,11 @@ use crate::handles::lock;
 use crate::memory::{self, Access, Backing, Kind, PAGE, Range};
 
 /// A handle's 64 bytes, as words: magic and kind, process, descriptor, inode, bytes, device.
-pub(crate) type Handle = [u64; 8];
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Handle {
+    words: [u64; 8],
+}
 
 const MEMORY: u64 = 0x4143_434C_4D45_4D01;
 const EVENT: u64 = 0x4143_434C_4556_4E01;
@@ -27,18 +31,20 @@ fn handle(kind: u64, backing: &Backing, device: usize) -> Outcome<Handle> {
     let inode = File::from(file).metadata().map_err(|_| Code::UNKNOWN)?.ino();
     let physical = device::visible().get(device).copied().unwrap_or(device) as u64;
     let descriptor = backing.file.as_raw_fd() as u64;
-    Ok([kind, u64::from(std::process::id()), descriptor, inode, backing.bytes, physical, 0, 0])
+    Ok(Handle {
+        words: [kind, u64::from(std::process::id()), descriptor, inode, backing.bytes, physical, 0, 0],
+    })
 }
 
 /// The file of a handle, if its process still has it.
 fn open(handle: &Handle, kind: u64) -> Outcome<OwnedFd> {
-    if handle[0] != kind {
+    if handle.words[0] != kind {
         return Err(Code::INVALID_VALUE);
     }
-    let path = format!("/proc/{}/fd/{}", handle[1], handle[2]);
+    let path = format!("/proc/{}/fd/{}", handle.words[1], handle.words[2]);
     let file = File::options().read(true).write(true).open(path).map_err(|_| Code::INVALID_HANDLE)?;
     let inode = file.metadata().map_err(|_| Code::INVALID_HANDLE)?.ino();
-    if inode == handle[3] { Ok(file.into()) } else { Err(Code::INVALID_HANDLE) }
+    if inode == handle.words[3] { Ok(file.into()) } else { Err(Code::INVALID_HANDLE) }
 }
 
 /// A handle of the allocation that an address lies in.
@@ -50,22 +56,24 @@ pub(crate) fn memory_handle(address: u64) -> Outcome<Handle> {
 
 /// Maps another process's allocation; opening it again gives the same address.
 pub(crate) fn open_memory(handle: &Handle, context: &Context) -> Outcome<u64> {
-    if handle[1] == u64::from(std::process::id()) {
+    if handle.words[1] == u64::from(std::process::id()) {
         return Err(Code::INVALID_CONTEXT);
     }
     let file = open(handle, MEMORY)?;
     let mut opened = lock(&OPENED);
     let opened = opened.get_or_insert_default();
-    if let Some((base, count)) = opened.get_mut(&handle[3]) {
+    if let Some((base, count)) = opened.get_mut(&handle.words[3]) {
         *count += 1;
         return Ok(*base);
     }
-    let bytes = handle[4];
+    let bytes = handle.words[4];
     let size = bytes.next_multiple_of(PAGE);
     let base = memory::addresses(size, PAGE);
     memory::map(base, size, Some(&file), false)?;
-    let device =
-        device::visible().iter().position(|&number| number as u64 == handle[5]).unwrap_or(context.device);
+    let device = device::visible()
+        .iter()
+        .position(|&number| number as u64 == handle.words[5])
+        .unwrap_or(context.device);
     let backing = Some(Arc::new(Backing { file, bytes, charged: None }));
     let (kind, access, id) = (Kind::Imported, Access::ReadWrite, memory::next_id());
     memory::add(Range {
@@ -79,7 +87,7 @@ pub(crate) fn open_memory(handle: &Handle, context: &Context) -> Outcome<u64> {
         access,
         devices: 0,
     });
-    opened.insert(handle[3], (base, 1));
+    opened.insert(handle.words[3], (base, 1));
     Ok(base)
 }
 
@@ -104,6 +112,6 @@ pub(crate) fn event_handle(event: &Event) -> Outcome<Handle> {
 
 pub(crate) fn open_event(handle: &Handle, context: &Arc<Context>) -> Outcome<Arc<Event>> {
     let file = open(handle, EVENT)?;
-    let shared = Shared::map(Arc::new(Backing { file, bytes: handle[4], charged: None }))?;
+    let shared = Shared::map(Arc::new(Backing { file, bytes: handle.words[4], charged: None }))?;
     event::create(context, event::DISABLE_TIMING | event::INTERPROCESS, Some(shared))
 }

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::attributes::{MAX_BLOCK_THREADS, SHARED_OPTIN_BYTES};
 use crate::capture::NodeKind;
+use crate::device::Context;
 use crate::error::{Code, Outcome};
 use crate::handles::{Handles, lock};
 use crate::named::Named;
-use crate::stream::Stream;
-use crate::{config, ptx, raw, time};
+use crate::stream::{Stream, Work};
+use crate::{abi, config, ptx, raw, time};
 
 /// Shared memory that every kernel may ask for.
 const SHARED_BYTES: u32 = 48 << 10;
@@ -21,6 +22,8 @@ pub(crate) struct Function {
     pub(crate) handle: u64,
     pub(crate) name: String,
     body: Body,
+    /// The context that it was loaded in.
+    context: u64,
     /// Dynamic shared memory that it was allowed to use.
     pub(crate) max_dynamic_bytes: AtomicU32,
 }
@@ -52,6 +55,24 @@ pub(crate) enum Arguments {
     Buffer(u64, u64),
 }
 
+/// Is a launch with these attributes (72 bytes each: a number, and its value from the eighth byte on) a cooperative one? Clusters of
+/// more than one block are not supported; other attributes change no result.
+pub(crate) fn is_cooperative(attributes: u64, count: u32) -> Outcome<bool> {
+    const COOPERATIVE: u32 = 2;
+    const CLUSTER: u32 = 4;
+    let word = |at: u64| u32::from_ne_bytes(raw::bytes(at, 4).try_into().unwrap_or_default());
+    let mut found = false;
+    for index in 0..u64::from(count) {
+        let at = attributes + index * 72;
+        match word(at) {
+            COOPERATIVE => found = word(at + 8) != 0,
+            CLUSTER if (0..3).any(|axis| word(at + 8 + axis * 4) > 1) => return Err(Code::NOT_SUPPORTED),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
 static FUNCTIONS: Handles<Function> = Handles::new();
 
 pub(crate) fn find(handle: u64) -> Outcome<Arc<Function>> {
@@ -63,13 +84,19 @@ pub(crate) fn remove(handle: u64) {
 }
 
 /// A function: PTX if there is any, else what its name tells.
-pub(crate) fn create(name: &str, kernel: Option<Arc<ptx::Kernel>>) -> Arc<Function> {
+pub(crate) fn create(name: &str, kernel: Option<Arc<ptx::Kernel>>, context: u64) -> Arc<Function> {
     let body = match kernel {
         Some(kernel) => Body::Ptx(kernel),
         None => Named::new(name).map_or(Body::Unknown, Body::Named),
     };
     let name = name.to_owned();
-    FUNCTIONS.add(|handle| Function { handle, name, body, max_dynamic_bytes: AtomicU32::new(SHARED_BYTES) })
+    FUNCTIONS.add(|handle| Function {
+        handle,
+        name,
+        body,
+        context,
+        max_dynamic_bytes: AtomicU32::new(SHARED_BYTES),
+    })
 }
 
 impl Function {
@@ -148,23 +175,42 @@ pub(crate) fn launch(
     stream: &Arc<Stream>,
 ) -> Outcome {
     stream.context.check()?;
+    let work = prepare(function, shape, arguments, &stream.context)?;
+    stream.submit(NodeKind::Kernel, work).map(drop)
+}
+
+/// Checks a launch, reads its arguments, and makes of it what a stream or a graph does.
+pub(crate) fn prepare(
+    function: &Arc<Function>,
+    shape: Shape,
+    arguments: Arguments,
+    context: &Arc<Context>,
+) -> Outcome<Work> {
+    if function.context != context.handle {
+        return Err(Code::INVALID_HANDLE);
+    }
     function.check(&shape)?;
     if matches!(function.body, Body::Unknown) {
         say_unknown(&function.name);
         return Err(Code::NOT_SUPPORTED);
     }
+    if let Body::Ptx(kernel) = &function.body
+        && shape.is_cooperative
+        && shape.grid.iter().map(|&n| n as usize).product::<usize>() > kernel.resident_blocks(&shape)
+    {
+        return Err(Code::COOPERATIVE_TOO_LARGE);
+    }
     let packed = function.pack(arguments)?;
-    let function = Arc::clone(function);
-    let context = Arc::clone(&stream.context);
-    let work = move || {
+    let (function, context) = (Arc::clone(function), Arc::clone(context));
+    Ok(Arc::new(move || {
+        abi::injected("kernel")?;
         time::pause_us(config::get().delay_us);
         match &function.body {
             Body::Ptx(kernel) => ptx::run(kernel, &shape, &packed, &context),
             Body::Named(named) => named.run(&packed),
             Body::Unknown => Err(Code::NOT_SUPPORTED),
         }
-    };
-    stream.submit(NodeKind::Kernel, Arc::new(work)).map(drop)
+    }))
 }
 
 /// Says once which kernel can not be run.

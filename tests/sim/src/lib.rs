@@ -69,3 +69,16 @@ pub fn install(library: &Path, directory: &Path) -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// How many objects of each kind there are: at the end of a program, what it has forgotten.
+fn live() -> Vec<(&'static str, usize)> {
+    vec![
+        ("memory", memory::count()),
+        ("streams", stream::count()),
+        ("events", event::count()),
+        ("modules", module::count()),
+        ("graphs", graph::count()),
+        ("executables", graph::count_executables()),
+        ("allocations", vmm::count()),
+    ]
+}

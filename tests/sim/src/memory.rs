@@ -210,6 +210,11 @@ pub(crate) fn allocate(device: usize, context: u64, bytes: u64, kind: Kind) -> O
     Ok(add(Range { base, bytes, kind, device, context, backing, id: next_id(), access, devices: 0 }))
 }
 
+/// How many allocations there are.
+pub(crate) fn count() -> usize {
+    read(&TABLE).len()
+}
+
 /// Pins memory of the program.
 pub(crate) fn register(base: u64, bytes: u64, device: usize, context: u64) -> Outcome {
     if bytes == 0 || base == 0 {

@@ -11,11 +11,16 @@ use crate::{ptx, raw};
 
 pub(crate) struct Module {
     pub(crate) handle: u64,
+    context: u64,
     program: ptx::Program,
     functions: Mutex<HashMap<String, Arc<Function>>>,
 }
 
 static MODULES: Handles<Module> = Handles::new();
+
+pub(crate) fn count() -> usize {
+    MODULES.all().len()
+}
 
 const ELF: u32 = u32::from_le_bytes(*b"\x7fELF");
 const FAT_WRAPPER: u32 = 0x4662_43B1;
@@ -81,7 +86,7 @@ pub(crate) fn load(image: u64, context: &Arc<Context>) -> Outcome<Arc<Module>> {
     let program = ptx::load(&text, context)
         .inspect_err(|(_, why)| eprintln!("accl-sim: this PTX can not be loaded: {why}"));
     let program = program.map_err(|(code, _)| code)?;
-    Ok(MODULES.add(|handle| Module { handle, program, functions: Mutex::default() }))
+    Ok(MODULES.add(|handle| Module { handle, context: context.handle, program, functions: Mutex::default() }))
 }
 
 pub(crate) fn find(handle: u64) -> Outcome<Arc<Module>> {
@@ -104,7 +109,7 @@ impl Module {
             return Ok(Arc::clone(function));
         }
         let kernel = self.program.kernel(name).ok_or(Code::NOT_FOUND)?;
-        let function = launch::create(name, Some(kernel));
+        let function = launch::create(name, Some(kernel), self.context);
         functions.insert(name.to_owned(), Arc::clone(&function));
         Ok(function)
     }

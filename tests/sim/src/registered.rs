@@ -21,9 +21,9 @@ struct Registry {
     /// Wrappers of fat binaries, by the handle that their owner got.
     binaries: HashMap<u64, u64>,
     entries: HashMap<u64, Entry>,
-    /// Made at the first use.
-    functions: HashMap<u64, Arc<Function>>,
-    modules: HashMap<u64, Option<Arc<Module>>>,
+    /// Made at the first use in a context (the second number).
+    functions: HashMap<(u64, u64), Arc<Function>>,
+    modules: HashMap<(u64, u64), Option<Arc<Module>>>,
 }
 
 fn registry() -> &'static Mutex<Registry> {
@@ -51,7 +51,7 @@ pub(crate) fn add_function(binary: u64, host: u64, name: String) {
 /// The kernel behind a host function, or behind a handle of one.
 pub(crate) fn function(host: u64, context: &Arc<Context>) -> Outcome<Arc<Function>> {
     let mut registry = lock(registry());
-    if let Some(function) = registry.functions.get(&host) {
+    if let Some(function) = registry.functions.get(&(host, context.handle)) {
         return Ok(Arc::clone(function));
     }
     let Some(entry) = registry.entries.get(&host).cloned() else {
@@ -59,15 +59,18 @@ pub(crate) fn function(host: u64, context: &Arc<Context>) -> Outcome<Arc<Functio
         return launch::find(host).map_err(|_| Code::INVALID_DEVICE_FUNCTION);
     };
     let wrapper = registry.binaries.get(&entry.binary).copied().ok_or(Code::INVALID_DEVICE_FUNCTION)?;
-    let module = registry.modules.entry(entry.binary).or_insert_with(|| match module::ptx_of(wrapper) {
-        Ok(_) => module::load(wrapper, context).ok(),
-        Err(_) => None,
-    });
+    let module =
+        registry.modules.entry((entry.binary, context.handle)).or_insert_with(|| {
+            match module::ptx_of(wrapper) {
+                Ok(_) => module::load(wrapper, context).ok(),
+                Err(_) => None,
+            }
+        });
     let function = match module.as_ref().map(|module| module.function(&entry.name)) {
         Some(Ok(function)) => function,
-        _ => launch::create(&entry.name, None),
+        _ => launch::create(&entry.name, None, context.handle),
     };
-    registry.functions.insert(host, Arc::clone(&function));
+    registry.functions.insert((host, context.handle), Arc::clone(&function));
     Ok(function)
 }
 

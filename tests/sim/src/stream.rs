@@ -66,6 +66,10 @@ struct Item {
 
 static STREAMS: Handles<Stream> = Handles::new();
 
+pub(crate) fn count() -> usize {
+    STREAMS.all().len()
+}
+
 pub(crate) const LEGACY: u64 = 1;
 pub(crate) const PER_THREAD: u64 = 2;
 

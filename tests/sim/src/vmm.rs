@@ -54,6 +54,10 @@ impl Properties {
 }
 
 static ALLOCATIONS: Handles<Allocation> = Handles::new();
+
+pub(crate) fn count() -> usize {
+    ALLOCATIONS.all().len()
+}
 /// Reserved addresses and their sizes.
 static RESERVED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 

@@ -1,17 +1,48 @@
 //! Capture and graphs.
 
+use std::sync::Arc;
+
 use crate::abi::{In, Out, driver};
-use crate::capture::{self, Mode};
+use crate::capture::{self, Mode, NodeKind};
 use crate::error::{Code, Outcome};
-use crate::graph;
-use crate::host::HostFunction;
+use crate::host::{self, HostFunction};
+use crate::launch::{self, Shape};
 use crate::runtime::put_list;
+use crate::{device, graph};
 
 use super::memory::stream_of;
+use super::module::arguments;
 
 fn instantiate(out: Out<u64>, handle: u64) -> Outcome {
     let graph = graph::find(handle)?;
     out.set(graph::instantiate(&graph).handle)
+}
+
+fn depend(handle: u64, from: In<u64>, to: In<u64>, count: usize) -> Outcome {
+    let graph = graph::find(handle)?;
+    (0..count).try_for_each(|index| graph.depend(from.at(index)?, to.at(index)?))
+}
+
+/// `CUDA_HOST_NODE_PARAMS`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct HostNode {
+    function: Option<HostFunction>,
+    data: u64,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct KernelNode {
+    function: u64,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    pointers: u64,
+    extra: In<u64>,
+    kernel: u64,
+    context: u64,
 }
 
 fn update(handle: u64, nodes: In<u64>, count: usize, flags: u32) -> Outcome {
@@ -152,9 +183,53 @@ driver! {
     }
 
     fn GraphNodeGetType(node: u64, kind: Out<i32>) {
-        let nodes = graph::of_node(node)?.nodes();
-        let found = nodes.iter().find(|other| other.handle == node).ok_or(Code::INVALID_VALUE)?;
-        kind.set(found.kind as i32)
+        kind.set(graph::node(node)?.kind as i32)
+    }
+
+    fn GraphNodeGetDependencies(node: u64, out: Out<u64>, count: Out<usize>) {
+        put_list(out, count, &graph::node(node)?.after)
+    }
+
+    fn GraphNodeGetDependencies_v2(node: u64, out: Out<u64>, edges: Out<u64>, count: Out<usize>) {
+        let after = graph::node(node)?.after;
+        if !edges.is_null() {
+            (0..after.len().min(count.get()?)).try_for_each(|index| edges.set_at(index, 0))?;
+        }
+        put_list(out, count, &after)
+    }
+
+    fn GraphAddDependencies(handle: u64, from: In<u64>, to: In<u64>, count: usize) {
+        depend(handle, from, to, count)
+    }
+
+    fn GraphAddDependencies_v2(handle: u64, from: In<u64>, to: In<u64>, _edges: u64, count: usize) {
+        depend(handle, from, to, count)
+    }
+
+    fn GraphAddEmptyNode(out: Out<u64>, handle: u64, after: In<u64>, count: usize) {
+        let context = device::current()?;
+        let graph = graph::find(handle)?;
+        out.set(graph.add_checked(NodeKind::Empty, Arc::new(|| Ok(())), after.list(count)?, &context)?)
+    }
+
+    /// The parameters are a function and its data.
+    fn GraphAddHostNode(out: Out<u64>, handle: u64, after: In<u64>, count: usize, parameters: In<HostNode>) {
+        let context = device::current()?;
+        let graph = graph::find(handle)?;
+        let HostNode { function, data } = parameters.get()?;
+        let work = host::work(function.ok_or(Code::INVALID_VALUE)?, data);
+        out.set(graph.add_checked(NodeKind::Host, work, after.list(count)?, &context)?)
+    }
+
+    /// The parameters are those of a launch.
+    fn GraphAddKernelNode_v2(out: Out<u64>, handle: u64, after: In<u64>, count: usize, parameters: In<KernelNode>) {
+        let context = device::current()?;
+        let graph = graph::find(handle)?;
+        let KernelNode { function, grid, block, shared_bytes, pointers, extra, .. } = parameters.get()?;
+        let shape = Shape { grid, block, shared_bytes, is_cooperative: false };
+        let arguments = arguments(pointers, extra)?;
+        let work = launch::prepare(&launch::find(function)?, shape, arguments, &context)?;
+        out.set(graph.add_checked(NodeKind::Kernel, work, after.list(count)?, &context)?)
     }
 
     fn UserObjectCreate(out: Out<u64>, data: u64, destroy: Option<HostFunction>, count: u32, _flags: u32) {

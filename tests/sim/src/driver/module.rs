@@ -21,7 +21,7 @@ fn load(out: Out<u64>, image: u64) -> Outcome {
 }
 
 /// Arguments by pointers, or by the list that ends with 0: 1, buffer, 2, address of its size.
-fn arguments(pointers: u64, extra: In<u64>) -> Outcome<Arguments> {
+pub(super) fn arguments(pointers: u64, extra: In<u64>) -> Outcome<Arguments> {
     if extra.address() == 0 {
         return Ok(Arguments::Pointers(pointers));
     }
@@ -172,8 +172,9 @@ driver! {
     }
 
     fn LaunchKernelEx(configuration: In<Configuration>, function: u64, pointers: u64, extra: In<u64>) {
-        let Configuration { grid, block, shared_bytes, stream, .. } = configuration.get()?;
-        let shape = Shape { grid, block, shared_bytes, is_cooperative: false };
+        let Configuration { grid, block, shared_bytes, stream, attributes, attribute_count } = configuration.get()?;
+        let is_cooperative = launch::is_cooperative(attributes, attribute_count)?;
+        let shape = Shape { grid, block, shared_bytes, is_cooperative };
         start(function, shape, stream, arguments(pointers, extra)?)
     }
 

@@ -157,9 +157,7 @@ runtime! {
     }
 
     fn cudaGraphNodeGetType(node: u64, kind: Out<i32>) {
-        let nodes = graph::of_node(node)?.nodes();
-        let found = nodes.iter().find(|other| other.handle == node).ok_or(Code::INVALID_VALUE)?;
-        kind.set(found.kind as i32)
+        kind.set(graph::node(node)?.kind as i32)
     }
 
     fn cudaUserObjectCreate(out: Out<u64>, data: u64, destroy: Option<HostFunction>, count: u32, _flags: u32) {

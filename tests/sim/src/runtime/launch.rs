@@ -177,8 +177,9 @@ runtime! {
 
     fn cudaLaunchKernelExC(configuration: In<Configuration>, host: u64, arguments: u64) {
         let configuration = configuration.get()?;
-        let Configuration { grid, block, shared_bytes, stream, .. } = configuration;
-        start(host, shape(grid, block, shared_bytes, false)?, arguments, stream)
+        let Configuration { grid, block, shared_bytes, stream, attributes, attribute_count } = configuration;
+        let is_cooperative = launch::is_cooperative(attributes, attribute_count)?;
+        start(host, shape(grid, block, shared_bytes, is_cooperative)?, arguments, stream)
     }
 
     fn cudaFuncGetAttributes(out: Out<u64>, host: u64) {

@@ -5,7 +5,12 @@
     unreachable_pub,
     reason = "each test uses some of it; the names are CUDA's"
 )]
-#![allow(clippy::unwrap_used, clippy::too_many_arguments, reason = "tests; CUDA's functions have as many")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::too_many_arguments,
+    reason = "tests; CUDA's functions have as many"
+)]
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -18,20 +23,42 @@ pub fn path() -> PathBuf {
     test.parent().unwrap().join("libaccl_sim.so")
 }
 
-pub fn library() -> &'static Library {
-    static LIBRARY: OnceLock<Library> = OnceLock::new();
-    // SAFETY: the library has no constructors.
-    LIBRARY.get_or_init(|| unsafe { Library::new(path()) }.unwrap())
+/// The libraries: the simulator, or, where `ACCL_SIM_TEST_REAL` is set, NVIDIA's, to see whether the tests are right.
+pub fn libraries() -> &'static [Library] {
+    static LIBRARIES: OnceLock<Vec<Library>> = OnceLock::new();
+    LIBRARIES.get_or_init(|| {
+        let names: Vec<PathBuf> = match std::env::var_os("ACCL_SIM_TEST_REAL") {
+            Some(_) => vec!["libcudart.so.13".into(), "libcuda.so.1".into()],
+            None => vec![path()],
+        };
+        // SAFETY: the simulator has no constructors; NVIDIA's do no harm.
+        names.into_iter().map(|name| unsafe { Library::new(name) }.unwrap()).collect()
+    })
+}
+
+/// A function by its name and type.
+///
+/// # Safety
+///
+/// The type must be that of the API's function of this name.
+pub unsafe fn function<T: Copy>(name: &str) -> T {
+    // SAFETY: as above.
+    let found = libraries().iter().find_map(|library| unsafe { library.get::<T>(name.as_bytes()) }.ok());
+    *found.unwrap_or_else(|| panic!("{name} is missing"))
 }
 
 pub type HostFunction = extern "C" fn(u64);
+
+/// A host function and its data.
+#[repr(C)]
+pub struct HostNode(pub HostFunction, pub u64);
 
 macro_rules! api {
     ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => {$(
         pub fn $name($($arg: $type),*) -> i32 {
             // SAFETY: the type is that of the API's function of this name.
-            let function = unsafe { library().get::<extern "C" fn($($type),*) -> i32>(stringify!($name).as_bytes()) };
-            function.unwrap()($($arg),*)
+            let function = unsafe { function::<extern "C" fn($($type),*) -> i32>(stringify!($name)) };
+            function($($arg),*)
         }
     )*};
 }
@@ -117,6 +144,10 @@ api! {
     fn cuMemSetAccess(address: u64, bytes: usize, access: &[u32; 3], count: usize);
     fn cuMemExportToShareableHandle(out: &mut i32, handle: u64, kind: u32, flags: u64);
     fn cuMemImportFromShareableHandle(out: &mut u64, descriptor: u64, kind: u32);
+    fn cuGraphCreate(out: &mut u64, flags: u32);
+    fn cuGraphAddHostNode(out: &mut u64, graph: u64, after: u64, count: usize, parameters: &HostNode);
+    fn cuGraphAddDependencies(graph: u64, from: &u64, to: &u64, count: usize);
+    fn cuGraphInstantiateWithFlags(out: &mut u64, graph: u64, flags: u64);
     fn cuIpcGetMemHandle(handle: &mut [u8; 64], address: u64);
     fn cuLaunchKernel(
         function: u64, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: u64, parameters: u64, extra: u64
