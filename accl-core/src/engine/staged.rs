@@ -195,7 +195,7 @@ impl StagedWork {
             return Ok(());
         }
         let mut memory = Scratch::default();
-        let start = memory.ensure(job.transfers.iter().map(|transfer| transfer.bytes).sum());
+        let start = memory.ensure(job.transfers.iter().map(|transfer| transfer.bytes).sum())?;
         let mut at = 0;
         let mut staged = Vec::with_capacity(job.transfers.len());
         for transfer in job.transfers {
