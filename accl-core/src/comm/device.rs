@@ -1,6 +1,7 @@
 //! Which device a communicator is of, and the streams on which its calls are made.
 
 use super::Communicator;
+use crate::bootstrap::PeerRecord;
 use crate::config::Settings;
 use crate::driver;
 use crate::engine::{Accelerator, HostStream};
@@ -49,6 +50,17 @@ pub(super) fn listed(
 
 fn wanted(settings: &Settings) -> Result<Option<&'static dyn driver::Driver>> {
     if settings.driver.on { driver::of_process() } else { Ok(None) }
+}
+
+/// An error unless all ranks are of host memory, or all of devices: they would cut calls differently.
+pub(super) fn check_alike(peers: &[PeerRecord]) -> Result<()> {
+    let first = |on_device| peers.iter().position(|peer| peer.on_device == on_device);
+    let (Some(device), Some(host)) = (first(true), first(false)) else { return Ok(()) };
+    Err(Error::usage(format!(
+        "rank {device} ({}) uses a device, and rank {host} ({}) had none when it called; choose a device before that on every rank, or          set ACCL_DEVICE=none everywhere",
+        peers[device].describe(),
+        peers[host].describe()
+    )))
 }
 
 impl Communicator {
