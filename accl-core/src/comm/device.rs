@@ -70,6 +70,30 @@ impl Communicator {
         self.shared.device.is_some()
     }
 
+    /// Has devices reach each other's memory, if all can. Every rank calls when it has its seat.
+    pub(super) fn open_windows(&self, settings: &Settings) -> Result<()> {
+        let joined = self.joined()?;
+        let own = self.rank();
+        let on_one_host = joined.peers.iter().all(|peer| peer.shares_host(&joined.peers[own]));
+        if !self.has_device() || self.ranks() == 1 || !on_one_host {
+            return Ok(());
+        }
+        let process = joined.peers[own].place.process;
+        let (window, offer) = joined.seat.offer_window(process, settings.driver.apart);
+        let offers = self.tell_all(&offer.to_bytes())?;
+        let opened = window.as_ref().map(|window| window.open_others(&joined.seat, own, &offers));
+        let (reached, reduces) = opened.unwrap_or((false, false));
+        let all = self.tell_all(&[u8::from(reached)])?;
+        if let Some(window) = window {
+            if all.iter().all(|reached| *reached == 1) {
+                joined.seat.use_windows(window, reduces);
+            } else {
+                window.give_back();
+            }
+        }
+        Ok(())
+    }
+
     /// The number of its device in this process, or -1 in host memory.
     pub fn device(&self) -> i32 {
         self.shared.device.map_or(-1, |device| device.context.ordinal)

@@ -274,7 +274,7 @@ impl Communicator {
             joined.seat.abort();
             return Err(error);
         }
-        Ok(())
+        self.open_windows(settings)
     }
 
     /// The flight recorder of this rank.

@@ -1,9 +1,13 @@
 //! Memory of an accelerator, moved and reduced by its driver, on a stream of our own.
 //!
 //! Work is only queued here; [`Device::is_through`] says when it is done. What a driver refuses is kept, and told there.
+//!
+//! # Safety
+//! Addresses of a device are handed to its driver, and never followed here.
+#![allow(unsafe_code)]
 
 use super::{Device, Operand, UserPointer};
-use crate::driver::{Driver, Event, Stream};
+use crate::driver::{Driver, Event, Exported, Stream};
 use crate::error::{Error, Result};
 use crate::reduce::{Form, Reduction};
 use parking_lot::Mutex;
@@ -34,6 +38,25 @@ impl Accelerator {
     pub fn new(driver: &'static dyn Driver) -> Result<Self> {
         let (stream, event) = (driver.create_stream()?, driver.create_event()?);
         Ok(Self { driver, stream, event, state: Mutex::default() })
+    }
+
+    /// Memory of the current context's device, which is never freed.
+    pub fn allocate(driver: &dyn Driver, bytes: usize) -> Result<UserPointer> {
+        let address = driver.allocate(bytes)?;
+        // SAFETY: the driver has just given it to us, of that length; nobody else has it.
+        Ok(unsafe { UserPointer::new(std::ptr::with_exposed_provenance(address)) })
+    }
+
+    /// Memory that another process has made by [`Self::allocate`], never freed, and exported.
+    pub fn open(driver: &dyn Driver, memory: &Exported) -> Result<UserPointer> {
+        let address = driver.open(memory)?;
+        // SAFETY: the driver maps it as long as this process does not close it.
+        Ok(unsafe { UserPointer::new(std::ptr::with_exposed_provenance(address)) })
+    }
+
+    /// True if reductions can be done there.
+    pub fn has_kernels(&self) -> bool {
+        false
     }
 
     fn queue(&self, work: impl FnOnce() -> Result<()>) {
