@@ -304,9 +304,6 @@ impl Text<'_> {
         let compare = comparison(self.words[1]).ok_or("this comparison is not known")?;
         let flush = self.has("ftz");
         let [a, b] = [self.value(body, 1, kind)?, self.value(body, 2, kind)?];
-        if kind.half().is_some() {
-            return Err("pairs are not known".into());
-        }
         if self.words[0] == "set" {
             let result = *kinds.first().ok_or("no type")?;
             return Ok(Op::Set { compare, result, kind, flush, to: self.to(body, 0)?, a, b });
