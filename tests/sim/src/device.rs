@@ -34,6 +34,8 @@ static CONTEXTS: Handles<Context> = Handles::new();
 struct Primary {
     context: Option<Arc<Context>>,
     retained: u32,
+    /// Does the runtime hold one of the references?
+    has_runtime: bool,
     flags: u32,
 }
 
@@ -92,7 +94,10 @@ pub(crate) fn initialize() -> Outcome {
     match INITIALIZED_BY.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
         Err(other) if other != me => return Err(Code::NOT_INITIALIZED),
         Err(_) => {}
-        Ok(_) => drop(abi::stay()),
+        Ok(_) => {
+            abi::stay();
+            memory::raise_file_limit();
+        }
     }
     if count() == 0 { Err(Code::NO_DEVICE) } else { Ok(()) }
 }
@@ -116,6 +121,17 @@ pub(crate) fn primary(device: usize) -> Arc<Context> {
     let mut primary = lock(&primaries()[device]);
     let flags = primary.flags;
     Arc::clone(primary.context.get_or_insert_with(|| create(device, true, flags)))
+}
+
+/// The primary context as the runtime uses it: it keeps a reference, whatever users of the driver give back.
+fn runtime_primary(device: usize) -> Arc<Context> {
+    let context = primary(device);
+    let mut primary = lock(&primaries()[device]);
+    if !primary.has_runtime {
+        primary.has_runtime = true;
+        primary.retained += 1;
+    }
+    context
 }
 
 pub(crate) fn retain_primary(device: usize) -> Arc<Context> {
@@ -144,7 +160,13 @@ pub(crate) fn set_primary_flags(device: usize, flags: u32) {
 }
 
 pub(crate) fn reset_primary(device: usize) -> Outcome {
-    let context = lock(&primaries()[device]).context.take();
+    let context = {
+        let mut primary = lock(&primaries()[device]);
+        if std::mem::take(&mut primary.has_runtime) {
+            primary.retained = primary.retained.saturating_sub(1);
+        }
+        primary.context.take()
+    };
     context.map_or(Ok(()), |context| context.destroy())
 }
 
@@ -277,14 +299,16 @@ pub(crate) fn runtime_device() -> usize {
 
 pub(crate) fn set_runtime_device(device: usize) {
     DEVICE.set(device);
-    set_current(Some(primary(device)));
+    set_current(Some(runtime_primary(device)));
 }
 
 /// The runtime's context: the current one, or the primary one of the runtime's device, which becomes current.
 pub(crate) fn runtime_context() -> Outcome<Arc<Context>> {
     initialize()?;
-    let context = top().unwrap_or_else(|| {
-        let context = primary(DEVICE.get());
+    // A primary context that was reset, by any thread, is made anew.
+    let usable = top().filter(|context| !context.is_primary || !context.is_destroyed.load(Ordering::Acquire));
+    let context = usable.unwrap_or_else(|| {
+        let context = runtime_primary(DEVICE.get());
         set_current(Some(Arc::clone(&context)));
         context
     });

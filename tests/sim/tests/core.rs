@@ -160,6 +160,16 @@ fn both_faces_and_both_prefixes_share_their_state() {
 }
 
 #[test]
+fn the_runtime_keeps_its_context() {
+    ok(cudaSetDevice(1));
+    let address = device_with(&[4u32]);
+    let mut context = 0;
+    ok(cuDevicePrimaryCtxRetain(&mut context, 1));
+    ok(cuDevicePrimaryCtxRelease_v2(1));
+    assert_eq!(fetch::<u32>(address, 1), [4]);
+}
+
+#[test]
 fn waits_for_words_compare_cyclically() {
     let mut stream = 0;
     ok(cudaStreamCreateWithFlags(&mut stream, 1));

@@ -104,6 +104,8 @@ api! {
     fn cudaIpcGetEventHandle(handle: &mut [u8; 64], event: u64);
     fn cuInit(flags: u32);
     fn cuDevicePrimaryCtxRetain(out: &mut u64, device: i32);
+    fn cuDevicePrimaryCtxRelease_v2(device: i32);
+    fn cudaDeviceReset();
     fn cuCtxSetCurrent(context: u64);
     fn cuCtxGetCurrent(context: &mut u64);
     fn cuCtxCreate_v2(out: &mut u64, flags: u32, device: i32);
