@@ -79,15 +79,16 @@ extern "C" fn __cudaRegisterFunction(
 
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterVar(
-    _binary: u64,
-    _host: u64,
+    binary: u64,
+    host: u64,
     _device: u64,
-    _name: u64,
+    name: Text,
     _external: i32,
     _bytes: usize,
     _is_constant: i32,
     _is_global: i32,
 ) {
+    registered::add_variable(binary, host, name.get().unwrap_or_default());
 }
 
 #[unsafe(no_mangle)]
