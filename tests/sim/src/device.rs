@@ -1,12 +1,12 @@
 //! Devices and contexts, and which of them is a thread's current one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::error::{Code, Outcome};
-use crate::handles::{Handles, lock};
+use crate::handles::{Handles, Own, lock};
 use crate::stream::{self, Point, Stream};
 use crate::{abi, capture, config, memory};
 
@@ -40,7 +40,7 @@ struct Primary {
 }
 
 thread_local! {
-    static STACK: RefCell<Vec<Arc<Context>>> = const { RefCell::new(Vec::new()) };
+    static STACK: Own<Arc<Context>> = const { Own::new() };
     /// The runtime's device where no context is current.
     static DEVICE: Cell<usize> = const { Cell::new(0) };
 }
@@ -243,9 +243,14 @@ impl Context {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Waits for all streams.
+    /// Waits for all streams, none of which may capture.
     pub(crate) fn synchronize(&self) -> Outcome {
         capture::forbid_in_context(self)?;
+        self.drain()
+    }
+
+    /// Waits for what streams were given, as freeing memory does; captures go on.
+    pub(crate) fn drain(&self) -> Outcome {
         let mut points: Vec<Point> = self.all_streams().iter().map(Stream::tail).collect();
         points.extend(self.legacy_if_used().map(|legacy| legacy.tail()));
         points.iter().for_each(Point::wait);
@@ -253,12 +258,12 @@ impl Context {
     }
 
     pub(crate) fn destroy(self: &Arc<Self>) -> Outcome {
-        let _ = self.synchronize();
+        let _ = self.drain();
         self.is_destroyed.store(true, Ordering::Release);
         let _ = CONTEXTS.remove(self.handle);
         stream::destroy_all(self);
         memory::release_all(self.handle);
-        STACK.with_borrow_mut(|stack| stack.retain(|other| !Arc::ptr_eq(other, self)));
+        STACK.with(|stack| stack.change(|stack| stack.retain(|other| !Arc::ptr_eq(other, self))));
         Ok(())
     }
 }
@@ -273,22 +278,24 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
 
 /// The current context, whatever its state.
 pub(crate) fn top() -> Option<Arc<Context>> {
-    STACK.with_borrow(|stack| stack.last().cloned())
+    STACK.with(|stack| stack.change(|stack| stack.last().cloned()))
 }
 
 pub(crate) fn push(context: Arc<Context>) {
-    STACK.with_borrow_mut(|stack| stack.push(context));
+    STACK.with(|stack| stack.change(|stack| stack.push(context)));
 }
 
 pub(crate) fn pop() -> Outcome<Arc<Context>> {
-    STACK.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONTEXT)
+    STACK.with(|stack| stack.change(Vec::pop)).ok_or(Code::INVALID_CONTEXT)
 }
 
 /// Replaces the current context; `None` pops it.
 pub(crate) fn set_current(context: Option<Arc<Context>>) {
-    STACK.with_borrow_mut(|stack| {
-        stack.pop();
-        stack.extend(context);
+    STACK.with(|stack| {
+        stack.change(|stack| {
+            stack.pop();
+            stack.extend(context);
+        });
     });
 }
 

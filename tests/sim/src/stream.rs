@@ -3,14 +3,13 @@
 //! Work waits for work of other streams by (stream, number): numbers are given when work is queued, so that a wait always looks back,
 //! and nothing can wait in a circle. The legacy stream of a context and its blocking streams wait for each other by the same means.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
 use crate::capture::{self, Capture, NodeKind};
 use crate::device::Context;
 use crate::error::{Code, Outcome};
-use crate::handles::{Handles, lock};
+use crate::handles::{Handles, Own, lock};
 use crate::{config, time};
 
 /// What a stream does; graphs do it more than once.
@@ -101,7 +100,7 @@ pub(crate) const LEGACY: u64 = 1;
 pub(crate) const PER_THREAD: u64 = 2;
 
 thread_local! {
-    static OWN: RefCell<Vec<Arc<Stream>>> = const { RefCell::new(Vec::new()) };
+    static OWN: Own<Arc<Stream>> = const { Own::new() };
 }
 
 pub(crate) fn create(context: &Arc<Context>, nonblocking: bool, priority: i32) -> Arc<Stream> {
@@ -125,14 +124,16 @@ pub(crate) fn find(handle: u64, context: &Arc<Context>) -> Outcome<Arc<Stream>> 
 }
 
 fn own(context: &Arc<Context>) -> Arc<Stream> {
-    OWN.with_borrow_mut(|own| {
-        if let Some(stream) = own.iter().find(|stream| Arc::ptr_eq(&stream.context, context)) {
-            return Arc::clone(stream);
-        }
-        let stream = Arc::new(Stream::new(PER_THREAD, context, false, 0));
-        lock(&context.streams).push(Arc::downgrade(&stream));
-        own.push(Arc::clone(&stream));
-        stream
+    OWN.with(|own| {
+        own.change(|own| {
+            if let Some(stream) = own.iter().find(|stream| Arc::ptr_eq(&stream.context, context)) {
+                return Arc::clone(stream);
+            }
+            let stream = Arc::new(Stream::new(PER_THREAD, context, false, 0));
+            lock(&context.streams).push(Arc::downgrade(&stream));
+            own.push(Arc::clone(&stream));
+            stream
+        })
     })
 }
 

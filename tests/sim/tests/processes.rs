@@ -350,6 +350,24 @@ fn a_device_that_was_reset_begins_anew() {
 }
 
 #[test]
+fn the_api_can_be_called_at_the_very_end() {
+    if role().is_none() {
+        let output = output("the_api_can_be_called_at_the_very_end", &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    extern "C" fn last() {
+        let mut device = -1;
+        assert_eq!((cudaGetDevice(&mut device), device), (0, 1));
+    }
+    // SAFETY: registers a function without arguments.
+    unsafe { libc::atexit(last) };
+    ok(cudaSetDevice(1));
+    // The destructors of this thread run before those of the process.
+    std::process::exit(0);
+}
+
+#[test]
 fn a_forked_child_can_not_use_what_its_parent_began() {
     if role().is_none() {
         return passes("a_forked_child_can_not_use_what_its_parent_began", &[]);
