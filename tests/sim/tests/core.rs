@@ -1,5 +1,7 @@
 //! Memory, copies, streams, events and errors, through both faces.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -158,6 +160,16 @@ fn both_faces_and_both_prefixes_share_their_state() {
 }
 
 #[test]
+fn the_runtime_keeps_its_context() {
+    ok(cudaSetDevice(1));
+    let address = device_with(&[4u32]);
+    let mut context = 0;
+    ok(cuDevicePrimaryCtxRetain(&mut context, 1));
+    ok(cuDevicePrimaryCtxRelease_v2(1));
+    assert_eq!(fetch::<u32>(address, 1), [4]);
+}
+
+#[test]
 fn waits_for_words_compare_cyclically() {
     let mut stream = 0;
     ok(cudaStreamCreateWithFlags(&mut stream, 1));
@@ -175,4 +187,20 @@ fn waits_for_words_compare_cyclically() {
     assert_eq!(cuStreamWaitValue64_v2(stream, word, 2, 1 << 30), 801);
     ok(cuStreamWaitValue64_v2(stream, word, 1, 0));
     ok(cudaStreamSynchronize(stream));
+}
+
+#[test]
+fn one_library_has_all_names() {
+    let folder = std::env::temp_dir().join(format!("accl-sim-names-{}", std::process::id()));
+    accl_sim::install(&accl_sim::built().unwrap(), &folder).unwrap();
+    accl_sim::install(&accl_sim::built().unwrap(), &folder).unwrap();
+    let mut count = 0;
+    // SAFETY: the library has no constructors.
+    let library = unsafe { libloading::Library::new(folder.join("libcudart.so.13")) }.unwrap();
+    // SAFETY: the type is that of the API's function.
+    let function = unsafe { library.get::<extern "C" fn(&mut i32) -> i32>(b"cudaGetDeviceCount") }.unwrap();
+    ok(function(&mut count));
+    assert_eq!(count, 2);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), accl_sim::NAMES.len());
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -17,19 +17,13 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// The library, which cargo puts beside the tests.
-pub fn path() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().join("libaccl_sim.so")
-}
-
 /// The libraries: the simulator, or, where `ACCL_SIM_TEST_REAL` is set, NVIDIA's, to see whether the tests are right.
 pub fn libraries() -> &'static [Library] {
     static LIBRARIES: OnceLock<Vec<Library>> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         let names: Vec<PathBuf> = match std::env::var_os("ACCL_SIM_TEST_REAL") {
             Some(_) => vec!["libcudart.so.13".into(), "libcuda.so.1".into()],
-            None => vec![path()],
+            None => vec![accl_sim::built().unwrap()],
         };
         // SAFETY: the simulator has no constructors; NVIDIA's do no harm.
         names.into_iter().map(|name| unsafe { Library::new(name) }.unwrap()).collect()
@@ -110,6 +104,8 @@ api! {
     fn cudaIpcGetEventHandle(handle: &mut [u8; 64], event: u64);
     fn cuInit(flags: u32);
     fn cuDevicePrimaryCtxRetain(out: &mut u64, device: i32);
+    fn cuDevicePrimaryCtxRelease_v2(device: i32);
+    fn cudaDeviceReset();
     fn cuCtxSetCurrent(context: u64);
     fn cuCtxGetCurrent(context: &mut u64);
     fn cuCtxCreate_v2(out: &mut u64, flags: u32, device: i32);
