@@ -5,7 +5,7 @@ use super::support::cluster::{Cluster, Rank, Scenario};
 use super::support::device::{OnDevice, cuda, with_devices};
 use std::ffi::c_int;
 
-pub const SCENARIOS: [(&str, Scenario); 4] =
+pub(crate) const SCENARIOS: [(&str, Scenario); 4] =
     [("all_kinds", all_kinds), ("transfers", transfers), ("many_streams", many_streams), ("alone", alone)];
 
 /// A value that tells where it comes from.

@@ -57,7 +57,7 @@ impl Mailbox {
     }
 
     /// The number after the last one, which is the last one from now on; never 0.
-    pub fn next(&mut self) -> u32 {
+    pub fn take_number(&mut self) -> u32 {
         self.last = self.last.wrapping_add(1).max(1);
         self.last
     }

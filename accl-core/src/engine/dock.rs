@@ -117,7 +117,7 @@ pub(crate) struct Dock {
 impl Dock {
     /// A dock for streams of `accelerator`.
     pub(crate) fn new(accelerator: Accelerator) -> Result<Self> {
-        let mailbox = accelerator.within(|driver| Mailbox::take(driver))?;
+        let mailbox = accelerator.within(Mailbox::take)?;
         let factor = mailbox.factor();
         let launched =
             Launched { mailbox, expected: VecDeque::new(), stream: None, graphs: Vec::new(), served: false };
@@ -181,7 +181,7 @@ impl Dock {
         if launched.stream.is_some_and(|last| last != stream) && !launched.expected.is_empty() {
             driver.wait_word(stream, done, Until::Reached(launched.mailbox.last))?;
         }
-        let number = launched.mailbox.next();
+        let number = launched.mailbox.take_number();
         driver.write_word(stream, launched.mailbox.arrival_word(), number)?;
         let waits = driver.wait_word(stream, done, Until::Reached(number));
         let turn = seat.launches.queue();
@@ -221,7 +221,7 @@ impl Dock {
             None => driver.create_event()?,
         };
         let mut mailbox = captured.mailbox.lock();
-        let number = mailbox.next();
+        let number = mailbox.take_number();
         captured.contents.lock().push(content);
         driver.call_host(stream, stream::wake)?;
         driver.write_word(stream, mailbox.done_word(), 0)?;
@@ -278,7 +278,7 @@ fn common_capture(driver: &dyn Driver, streams: &[Stream]) -> Result<Capture> {
         let capture = driver.capture(*stream)?;
         if *common.get_or_insert(capture) != capture {
             return Err(Error::usage(
-                "the streams of one group are not all captured in the same graph; capture all of them or none",
+                "the streams of one group are not all captured in the same graph; need all of them to be, or none",
             ));
         }
     }
