@@ -18,6 +18,9 @@ use super::{Kernel, Linked, warp};
 /// Instructions of a thread before the next one's turn.
 const TURN: u32 = 1000;
 
+/// Rounds without any progress, after which a kernel is believed to wait for somebody, and lets others have the processor.
+const PATIENCE: u32 = 20;
+
 /// Why a kernel ends early.
 #[derive(Debug)]
 pub(super) struct Fault {
@@ -107,6 +110,8 @@ pub(super) struct Machine<'a> {
     pub(super) parameters: Words,
     pub(super) cache: Cache,
     pub(super) shared_bytes: u32,
+    /// Has a thread changed something that others can see, or ended, or met others?
+    pub(super) has_progress: bool,
 }
 
 /// What a thread sees beside itself.
@@ -123,6 +128,7 @@ pub(super) fn run(kernel: &Kernel, shape: &Shape, packed: &[u8], context: &Arc<C
         parameters: Words::from(packed),
         cache: Cache::new(context),
         shared_bytes: kernel.shared_bytes + shape.shared_bytes,
+        has_progress: false,
     };
     machine.all_blocks().map_err(|fault| {
         eprintln!("accl-sim: kernel {} failed: {}", kernel.name(), fault.why);
@@ -136,6 +142,7 @@ impl Machine<'_> {
         let room = self.kernel.resident_blocks(self.shape);
         let mut next = 0;
         let mut blocks: VecDeque<Block> = VecDeque::new();
+        let mut idle_rounds = 0;
         loop {
             while next < total && blocks.len() < room {
                 blocks.push_back(self.block(next));
@@ -148,8 +155,11 @@ impl Machine<'_> {
                 self.turn(block)?;
             }
             blocks.retain(|block| block.alive > 0);
-            if !blocks.is_empty() {
-                // Whoever is waited for may need this processor.
+            idle_rounds = if std::mem::take(&mut self.has_progress) { 0 } else { idle_rounds + 1 };
+            // Whoever is waited for may need this processor.
+            if idle_rounds > PATIENCE {
+                crate::time::pause_us(20);
+            } else if !blocks.is_empty() {
                 std::thread::yield_now();
             }
         }
@@ -180,7 +190,7 @@ impl Machine<'_> {
 
     /// Lets each thread of a block run until it waits, or its turn is over.
     fn turn(&mut self, block: &mut Block) -> Result<(), Fault> {
-        let mut has_moved = false;
+        let (mut has_moved, mut has_met) = (false, false);
         for number in 0..block.threads.len() {
             if block.threads[number].state != State::Ready {
                 continue;
@@ -193,7 +203,7 @@ impl Machine<'_> {
                 ..fault
             })?;
             match stop {
-                Stop::Turn => {}
+                Stop::Turn => continue,
                 Stop::Warp => thread.state = State::AtWarp,
                 Stop::Barrier(barrier) => self.arrive(block, number, barrier),
                 Stop::Done => {
@@ -201,7 +211,9 @@ impl Machine<'_> {
                     block.alive -= 1;
                 }
             }
+            has_met = true;
         }
+        self.has_progress |= has_met;
         let woken = warp::resolve(&mut block.threads) | block.open_barriers();
         if has_moved || woken || block.alive == 0 {
             Ok(())
