@@ -224,8 +224,11 @@ fn functions_are_found_by_name_and_version() {
 
 #[test]
 fn threads_have_default_streams_and_contexts_of_their_own() {
-    ok(cudaSetDevice(0));
-    let words = device_with(&[0u32; 2]);
+    // In a context of its own: the legacy stream, which other tests use, would wait for the stream that is closed here.
+    ok(cuInit(0));
+    let (mut mine, mut words) = (0, 0);
+    ok(cuCtxCreate_v2(&mut mine, 0, 0));
+    ok(cuMemAlloc_v2(&mut words, 8));
     // Stream 2 is the thread's own, and waits for nobody else's.
     let gate = Gate::close(2);
     ok(cudaMemsetAsync(words, 1, 4, 2));
@@ -234,6 +237,7 @@ fn threads_have_default_streams_and_contexts_of_their_own() {
             let mut context = 1;
             ok(cuCtxGetCurrent(&mut context));
             assert_eq!(context, 0);
+            ok(cuCtxSetCurrent(mine));
             ok(cudaMemsetAsync(words + 4, 2, 4, 2));
             ok(cudaStreamSynchronize(2));
         });
@@ -242,6 +246,7 @@ fn threads_have_default_streams_and_contexts_of_their_own() {
     gate.open();
     ok(cudaStreamSynchronize(2));
     assert_eq!(fetch::<u32>(words, 2), [0x0101_0101, 0x0202_0202]);
+    ok(cuCtxDestroy_v2(mine));
 }
 
 #[test]

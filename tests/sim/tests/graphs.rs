@@ -192,6 +192,7 @@ fn a_global_capture_forbids_what_other_threads_ask_for() {
     }
     let (stream, other, event) = (stream(), stream(), event());
     ok(cudaEventRecord(event, other));
+    ok(cudaEventSynchronize(event));
     for (mode, expected) in [(GLOBAL, 900), (THREAD_LOCAL, 0), (RELAXED, 0)] {
         ok(cudaStreamBeginCapture(stream, GLOBAL));
         let watchdog = std::thread::spawn(move || {

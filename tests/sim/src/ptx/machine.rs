@@ -112,6 +112,8 @@ pub(super) struct Machine<'a> {
     pub(super) shared_bytes: u32,
     /// Has a thread changed something that others can see, or ended, or met others?
     pub(super) has_progress: bool,
+    /// State of random turns: who runs when, and for how long, is up to the hardware, and no kernel may count on it.
+    random: Option<u64>,
 }
 
 /// What a thread sees beside itself.
@@ -129,6 +131,7 @@ pub(super) fn run(kernel: &Kernel, shape: &Shape, packed: &[u8], context: &Arc<C
         cache: Cache::new(context),
         shared_bytes: kernel.shared_bytes + shape.shared_bytes,
         has_progress: false,
+        random: crate::config::get().random_delay.map(|seed| seed ^ crate::time::now_ns()),
     };
     machine.all_blocks().map_err(|fault| {
         eprintln!("accl-sim: kernel {} failed: {}", kernel.name(), fault.why);
@@ -151,6 +154,8 @@ impl Machine<'_> {
             if blocks.is_empty() {
                 return Ok(());
             }
+            let first = self.below(blocks.len());
+            blocks.rotate_left(first);
             for block in &mut blocks {
                 self.turn(block)?;
             }
@@ -188,17 +193,25 @@ impl Machine<'_> {
         Block { index, shared: Words::new(self.shared_bytes.into()), threads, meetings, alive }
     }
 
+    /// Zero, or a random number below a bound where turns are random.
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.as_mut().map_or(0, |state| crate::time::scramble(state) as usize % bound)
+    }
+
     /// Lets each thread of a block run until it waits, or its turn is over.
     fn turn(&mut self, block: &mut Block) -> Result<(), Fault> {
         let (mut has_moved, mut has_met) = (false, false);
-        for number in 0..block.threads.len() {
+        let count = block.threads.len();
+        let first = self.below(count);
+        for number in (first..count).chain(0..first) {
             if block.threads[number].state != State::Ready {
                 continue;
             }
             has_moved = true;
             let around = Surroundings { shared: &block.shared, block: block.index };
             let thread = &mut block.threads[number];
-            let stop = self.steps(thread, &around, TURN).map_err(|fault| Fault {
+            let turn = TURN - self.below(TURN as usize) as u32;
+            let stop = self.steps(thread, &around, turn).map_err(|fault| Fault {
                 why: format!("block {:?}, thread {:?}: {}", block.index, thread.index, fault.why),
                 ..fault
             })?;
