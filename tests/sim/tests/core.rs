@@ -204,3 +204,73 @@ fn one_library_has_all_names() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), accl_sim::NAMES.len());
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn functions_are_found_by_name_and_version() {
+    let find = |name: &std::ffi::CStr, version: i32| {
+        let (mut address, mut status) = (0, -1);
+        let code = cuGetProcAddress_v2(name.as_ptr() as u64, &mut address, version, 0, &mut status);
+        (code, address, status)
+    };
+    let (code, address, status) = find(c"cuMemAlloc", 12000);
+    assert_eq!((code, status), (0, 0));
+    assert_eq!(find(c"cuMemAlloc_v2", 12000).1, address);
+    assert_ne!(find(c"hgMemAlloc", 12000).1, address);
+    let old = find(c"cuStreamGetCaptureInfo", 12000).1;
+    assert_ne!(find(c"cuStreamGetCaptureInfo", 13000).1, old);
+    assert_eq!(find(c"cuNobody", 13000), (500, 0, 1));
+    assert_eq!(find(c"malloc", 13000).0, 500);
+}
+
+#[test]
+fn threads_have_default_streams_and_contexts_of_their_own() {
+    // In a context of its own: the legacy stream, which other tests use, would wait for the stream that is closed here.
+    ok(cuInit(0));
+    let (mut mine, mut words) = (0, 0);
+    ok(cuCtxCreate_v2(&mut mine, 0, 0));
+    ok(cuMemAlloc_v2(&mut words, 8));
+    // Stream 2 is the thread's own, and waits for nobody else's.
+    let gate = Gate::close(2);
+    ok(cudaMemsetAsync(words, 1, 4, 2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut context = 1;
+            ok(cuCtxGetCurrent(&mut context));
+            assert_eq!(context, 0);
+            ok(cuCtxSetCurrent(mine));
+            ok(cudaMemsetAsync(words + 4, 2, 4, 2));
+            ok(cudaStreamSynchronize(2));
+        });
+    });
+    assert_eq!(cudaStreamQuery(2), 600);
+    gate.open();
+    ok(cudaStreamSynchronize(2));
+    assert_eq!(fetch::<u32>(words, 2), [0x0101_0101, 0x0202_0202]);
+    ok(cuCtxDestroy_v2(mine));
+}
+
+#[test]
+fn contexts_are_a_stack() {
+    ok(cuInit(0));
+    let (mut first, mut second, mut top) = (0, 0, 0);
+    ok(cuCtxCreate_v2(&mut first, 0, 0));
+    ok(cuCtxCreate_v2(&mut second, 0, 1));
+    ok(cuCtxPushCurrent_v2(first));
+    ok(cuCtxPopCurrent_v2(&mut top));
+    assert_eq!(top, first);
+    ok(cuCtxGetCurrent(&mut top));
+    assert_eq!(top, second);
+    let mut stream = 0;
+    ok(cuStreamCreate(&mut stream, 1));
+    ok(cuCtxSetCurrent(first));
+    ok(cuStreamGetCtx(stream, &mut top));
+    assert_eq!(top, second);
+    // An event of one context can not be recorded in a stream of another one.
+    let mut event = 0;
+    ok(cudaEventCreate(&mut event));
+    assert_eq!(cudaEventRecord(event, stream), 400);
+    ok(cuCtxDestroy_v2(first));
+    ok(cuCtxDestroy_v2(second));
+    assert_eq!(cuCtxPushCurrent_v2(second), 201);
+    assert_eq!(cuStreamQuery(stream), 201);
+}

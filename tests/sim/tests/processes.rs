@@ -239,6 +239,8 @@ fn failures_are_injected_and_calls_counted_and_traced() {
         passes(test, &switches);
         let counts = std::fs::read_to_string(&counts).unwrap();
         assert!(counts.contains("cudaMalloc 3\n"), "{counts}");
+        // What the program has not freed.
+        assert!(counts.contains("live.memory 2\n"), "{counts}");
         let trace = std::fs::read_to_string(&trace).unwrap();
         assert!(trace.lines().any(|line| line.contains("cudaMalloc(") && line.ends_with("= 2")), "{trace}");
         std::fs::remove_dir_all(&folder).unwrap();

@@ -217,6 +217,7 @@ impl Machine<'_> {
         let width = kind.bytes();
         let total = width * from.len() as u64;
         let place = self.find(thread, around, space, at, total, total, Access::ReadWrite)?;
+        self.has_progress = true;
         for (index, from) in from.iter().enumerate() {
             raw::store(place + index as u64 * width, width, self.read(thread, around, *from));
         }
@@ -228,7 +229,7 @@ impl Machine<'_> {
         let width = kind.bytes();
         let [a, b] = [*a, *b].map(|operand| self.read(thread, around, operand) & kind.mask());
         let place = self.find(thread, around, *space, at, width, width, Access::ReadWrite)?;
-        let old = raw::update(place, width, |old| match f {
+        let change = |old| match f {
             Atomic::Cas => {
                 if old == a {
                     b
@@ -237,7 +238,9 @@ impl Machine<'_> {
                 }
             }
             _ => warp::combine(*f, *kind, old, a),
-        });
+        };
+        let old = raw::update(place, width, change);
+        self.has_progress |= change(old) != old;
         if let Some(to) = to {
             set(thread, *to, old);
         }

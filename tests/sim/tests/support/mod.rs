@@ -140,6 +140,10 @@ api! {
     fn cuMemSetAccess(address: u64, bytes: usize, access: &[u32; 3], count: usize);
     fn cuMemExportToShareableHandle(out: &mut i32, handle: u64, kind: u32, flags: u64);
     fn cuMemImportFromShareableHandle(out: &mut u64, descriptor: u64, kind: u32);
+    fn cuGetProcAddress_v2(name: u64, out: &mut u64, version: i32, flags: u64, status: &mut i32);
+    fn cuCtxPushCurrent_v2(context: u64);
+    fn cuCtxPopCurrent_v2(context: &mut u64);
+    fn cuStreamGetCtx(stream: u64, context: &mut u64);
     fn cuGraphCreate(out: &mut u64, flags: u32);
     fn cuGraphAddHostNode(out: &mut u64, graph: u64, after: u64, count: usize, parameters: &HostNode);
     fn cuGraphAddDependencies(graph: u64, from: &u64, to: &u64, count: usize);
