@@ -2,6 +2,7 @@
 //!
 //! Work is only queued here; [`Device::is_through`] says when it is done. What a driver refuses is kept, and told there.
 
+use super::kernels::{self, Kernels};
 use super::{Device, Operand, UserPointer};
 use crate::driver::{Driver, Event, Stream};
 use crate::error::{Error, Result};
@@ -9,6 +10,7 @@ use crate::reduce::{Form, Reduction};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// One stream of one device. The device's context must be the thread's in every call.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub struct Accelerator {
     stream: Stream,
     /// Behind what was queued when it was last recorded.
     event: Event,
+    /// What reduces, or why nothing does.
+    kernels: Result<Arc<Kernels>>,
     state: Mutex<State>,
 }
 
@@ -30,10 +34,15 @@ struct State {
 }
 
 impl Accelerator {
-    /// With a stream of the current context.
+    /// With a stream of the current context. Loads the kernels if this is the context's first, which may wait for the device.
     pub fn new(driver: &'static dyn Driver) -> Result<Self> {
         let (stream, event) = (driver.create_stream()?, driver.create_event()?);
-        Ok(Self { driver, stream, event, state: Mutex::default() })
+        Ok(Self { driver, stream, event, kernels: kernels::of_current(driver), state: Mutex::default() })
+    }
+
+    /// True where [`Device::reduce`] works; of elements to elements, that is.
+    pub fn has_kernels(&self) -> bool {
+        self.kernels.is_ok()
     }
 
     fn queue(&self, work: impl FnOnce() -> Result<()>) {
@@ -55,13 +64,25 @@ impl Device for Accelerator {
 
     fn reduce(
         &self,
-        _reduction: &Reduction,
-        _operands: &[Operand],
-        _destination: UserPointer,
-        _form: Form,
-        _count_elems: usize,
+        reduction: &Reduction,
+        operands: &[Operand],
+        destination: UserPointer,
+        form: Form,
+        count_elems: usize,
     ) {
-        self.queue(|| Err(Error::internal("a reduction on a device without kernels")));
+        if let [only] = operands
+            && reduction.is_copy(only.form, only.scale.is_some(), form)
+        {
+            self.copy(destination, only.start, count_elems * reduction.element_bytes());
+        } else if count_elems > 0 && !operands.is_empty() {
+            self.queue(|| {
+                if form != Form::Element || operands.iter().any(|operand| operand.form != form) {
+                    return Err(Error::internal("a device reduces elements only, and to elements"));
+                }
+                let kernels = self.kernels.as_ref().map_err(Clone::clone)?;
+                kernels.reduce(self.driver, self.stream, reduction, operands, destination, count_elems)
+            });
+        }
     }
 
     fn copy_streaming(&self, destination: UserPointer, source: UserPointer, bytes: usize) {
