@@ -32,6 +32,61 @@ fn install_lays_out_what_programs_look_for() {
     std::fs::remove_dir_all(prefix).unwrap();
 }
 
+/// A program that has no NCCL of its own finds ours, and so do its children; what was preloaded stays.
+#[test]
+fn run_puts_the_library_in_place_for_a_process_tree() {
+    let probe = "import ctypes, os; print(hasattr(ctypes.CDLL(None), 'acclStreamCreate'), os.environ['VLLM_NCCL_SO_PATH'])";
+    let mut command = accl();
+    command.args(["run", "--lib"]).arg(library()).args([
+        "--",
+        "sh",
+        "-c",
+        &format!("exec python3 -c \"{probe}\""),
+    ]);
+    let output = support::run(&mut command);
+    let path = library().canonicalize().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("True {}\n", path.display()));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("in the place of libnccl.so.2 for sh") && said.contains("2.30.7"), "{said}");
+    let output =
+        accl().args(["run", "-q", "--lib"]).arg(library()).args(["--", "/nowhere/program"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere/program"));
+}
+
+/// An environment with a file in the place of nvidia-nccl's; afterwards it is as it was.
+#[test]
+fn the_library_of_an_environment_is_replaced_and_put_back() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("venv-{}", std::process::id()));
+    support::run(Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&directory));
+    let python = directory.join("bin/python3");
+    let refused =
+        accl().args(["install", "--torch"]).arg(&python).arg("--lib").arg(library()).output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no nvidia-nccl package"), "{refused:?}");
+    let packages = std::fs::read_dir(directory.join("lib")).unwrap().next().unwrap().unwrap().path();
+    let place = packages.join("site-packages/nvidia/nccl/lib");
+    std::fs::create_dir_all(&place).unwrap();
+    let (file, kept) = (place.join("libnccl.so.2"), place.join("libnccl.so.2.before-accl"));
+    // Somebody else's library: ours is not, as it lacks the extensions.
+    let source = directory.join("other.c");
+    std::fs::write(&source, "int ncclGetVersion(int *version) { *version = 22000; return 0; }").unwrap();
+    support::run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&file).arg(&source));
+    let before = std::fs::read(&file).unwrap();
+    support::run(accl().args(["install", "--torch"]).arg(&python).arg("--lib").arg(library()));
+    assert_eq!(std::fs::read(&file).unwrap(), std::fs::read(library()).unwrap());
+    assert_eq!(std::fs::read(&kept).unwrap(), before);
+    let again =
+        accl().args(["install", "--torch"]).arg(&python).arg("--lib").arg(library()).output().unwrap();
+    assert!(
+        !again.status.success() && String::from_utf8_lossy(&again.stderr).contains("--undo"),
+        "{again:?}"
+    );
+    support::run(accl().args(["install", "--torch"]).arg(&python).arg("--undo"));
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    assert!(!kept.exists());
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
 #[test]
 fn a_directory_without_libraries_is_named() {
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nothing-{}", std::process::id()));

@@ -263,7 +263,14 @@ fn versions_do_not_match() {
     let other = std::thread::spawn(move || {
         let (network, give_up) = (Network::default(), || Ok(()));
         let patience = Some(std::time::Duration::from_secs(60));
-        let request = bootstrap::Request { ranks: 2, rank: 0, version: 23_100, patience, network: &network };
+        let request = bootstrap::Request {
+            ranks: 2,
+            rank: 0,
+            version: 23_100,
+            patience,
+            on_device: false,
+            network: &network,
+        };
         bootstrap::join(&[bootstrap::UniqueId(id.0)], request, &give_up).map(drop).unwrap_err()
     });
     let stderr = Cluster::new(1, 2).argument(path.display()).run("given_id");

@@ -5,7 +5,7 @@ use super::support::cluster::{Cluster, Rank, Scenario};
 use super::support::device::{OnDevice, cuda, with_devices};
 use std::ffi::c_int;
 
-pub const SCENARIOS: [(&str, Scenario); 4] =
+pub(crate) const SCENARIOS: [(&str, Scenario); 4] =
     [("all_kinds", all_kinds), ("transfers", transfers), ("many_streams", many_streams), ("alone", alone)];
 
 /// A value that tells where it comes from.
@@ -95,6 +95,34 @@ fn every_collective_between_devices() {
     for (processes, threads) in [(2, 1), (3, 1), (2, 2)] {
         with_devices(Cluster::new(processes, threads), 4).run("all_kinds");
     }
+}
+
+/// Whether devices read each other's memory, by what the driver was asked: where they can, unless a rank does not want it.
+#[test]
+fn devices_read_each_other_where_they_can() {
+    let directory = std::env::temp_dir().join(format!("accl-windows-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let opened = |processes: usize, cluster: Cluster| -> usize {
+        let file = |process: usize| directory.join(process.to_string());
+        let cluster = (0..processes).fold(cluster, |cluster, process| {
+            cluster.env_of(process, "ACCL_SIM_COUNTS", file(process).display())
+        });
+        with_devices(cluster, 4).run("all_kinds");
+        let count = |process| {
+            let counts = std::fs::read_to_string(file(process)).unwrap();
+            std::fs::remove_file(file(process)).unwrap();
+            let line = counts.lines().find(|line| line.contains("cuIpcOpenMemHandle")).map(str::to_string);
+            line.map_or(0, |line| line.split_whitespace().find_map(|word| word.parse().ok()).unwrap())
+        };
+        (0..processes).map(count).sum()
+    };
+    assert_eq!(opened(2, Cluster::new(2, 1)), 2, "each opens the other's");
+    // Two ranks in each process: theirs is one address space.
+    assert_eq!(opened(2, Cluster::new(2, 2)), 8);
+    assert_eq!(opened(2, Cluster::new(2, 1).env_of(1, "NCCL_P2P_DISABLE", 1)), 0);
+    assert_eq!(opened(2, Cluster::new(2, 1).env("ACCL_SIM_NO_PEER", 1)), 2, "tried, and refused");
+    assert_eq!(opened(2, Cluster::new(2, 1).hosts(2)), 0);
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

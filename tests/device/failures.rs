@@ -7,7 +7,7 @@ use super::support::device::{OnDevice, cuda, with_devices};
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-pub const SCENARIOS: [(&str, Scenario); 6] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
     ("dies", dies),
     ("disagree", disagree),
     ("never_calls", never_calls),

@@ -4,7 +4,7 @@ use super::support::api::*;
 use super::support::cluster::{Cluster, Rank, Scenario};
 use super::support::device::{OnDevice, cuda, with_devices};
 
-pub const SCENARIOS: [(&str, Scenario); 2] = [("replays", replays), ("outlives", outlives)];
+pub(crate) const SCENARIOS: [(&str, Scenario); 2] = [("replays", replays), ("outlives", outlives)];
 
 fn replays(rank: Rank) {
     let (api, cuda, ranks) = (rank.api, cuda(), rank.ranks as i32);

@@ -48,7 +48,8 @@ fn join<'a>(rank: &Rank, network: &'a Network) -> Membership<'a> {
     }
     let id = bootstrap::UniqueId(rank.published_id().0);
     let patience = Some(Duration::from_secs(60));
-    let request = Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, network };
+    let request =
+        Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, on_device: false, network };
     bootstrap::join(&[id], request, &|| Ok(())).unwrap()
 }
 

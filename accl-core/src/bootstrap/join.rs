@@ -180,6 +180,8 @@ pub struct Request<'a> {
     pub version: i32,
     /// How long to wait for the others; none is for ever.
     pub patience: Option<Duration>,
+    /// Its calls are made in the memory of a device.
+    pub on_device: bool,
     /// What the settings say of networks.
     pub network: &'a Network,
 }
@@ -242,7 +244,11 @@ fn accept<'a>(
     stagger(&request, limit, give_up)?;
     let (mut own, root) = reach_root(&invitation, &request, limit, give_up)?;
     let deadline = clock::now() + request.patience.map_or(FOR_EVER, |patience| patience + GRACE);
-    let record = PeerRecord { uplink: own.uplink(request.network), ..presence.record()? };
+    let record = PeerRecord {
+        uplink: own.uplink(request.network),
+        on_device: request.on_device,
+        ..presence.record()?
+    };
     let join = |stands| Message::Join {
         ranks,
         rank,
@@ -359,7 +365,14 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     fn request(network: &Network) -> Request<'_> {
-        Request { ranks: 1, rank: 0, version: 1, patience: Some(Duration::from_secs(10)), network }
+        Request {
+            ranks: 1,
+            rank: 0,
+            version: 1,
+            patience: Some(Duration::from_secs(10)),
+            on_device: false,
+            network,
+        }
     }
 
     #[test]

@@ -74,7 +74,15 @@ impl Presence {
         host.truncate(host.floor_char_boundary(HOST_BYTES));
         let addresses = self.addresses.iter().take(MOST_ADDRESSES).copied().collect();
         let (place, uplink) = (Place::here()?, Uplink::default());
-        Ok(PeerRecord { place, host_id: self.host_id, port: self.port, addresses, host, uplink })
+        Ok(PeerRecord {
+            place,
+            host_id: self.host_id,
+            port: self.port,
+            addresses,
+            host,
+            uplink,
+            on_device: false,
+        })
     }
 
     /// An error if other hosts cannot reach this process, with the reason.

@@ -516,7 +516,10 @@ mod tests {
             assert!(text(&outbox).contains("disagree on the unique ids"), "{}", text(&outbox));
         }
         let outbox = Root::new().handle_join(0, of_several(0, 5, false), now);
-        assert_eq!(text(&outbox), "rank 0 of 4 with 5 unique ids");
+        assert_eq!(
+            text(&outbox),
+            "rank 0 of 4 with 5 unique ids; need a rank below the number of ranks, and from one id to as many as ranks"
+        );
     }
 
     #[test]

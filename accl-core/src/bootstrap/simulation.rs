@@ -90,7 +90,15 @@ fn record(rank: usize, ranks_per_process: usize) -> PeerRecord {
     let addresses = addresses.map(IpAddr::from).to_vec();
     let uplink = Uplink { round_trip_us: 20 + host as u32, bandwidth_mbps: 100_000 };
     let port = 30_000 + (process % 8) as u16;
-    PeerRecord { place, host_id: None, port, addresses, host: format!("node-{host:05}.cluster"), uplink }
+    PeerRecord {
+        place,
+        host_id: None,
+        port,
+        addresses,
+        host: format!("node-{host:05}.cluster"),
+        uplink,
+        on_device: false,
+    }
 }
 
 impl Simulation {

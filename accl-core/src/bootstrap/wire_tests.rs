@@ -15,10 +15,10 @@ fn place() -> impl Strategy<Value = Place> {
 
 fn record() -> impl Strategy<Value = PeerRecord> {
     let addresses = prop::collection::vec(any::<IpAddr>(), 0..MOST_ADDRESSES);
-    (place(), any::<(Option<u64>, u16, u32, u32)>(), addresses, ".{0,12}").prop_map(
-        |(place, (host_id, port, round_trip_us, bandwidth_mbps), addresses, host)| {
+    (place(), any::<(Option<u64>, u16, u32, u32, bool)>(), addresses, ".{0,12}").prop_map(
+        |(place, (host_id, port, round_trip_us, bandwidth_mbps, on_device), addresses, host)| {
             let uplink = Uplink { round_trip_us, bandwidth_mbps };
-            PeerRecord { place, host_id, port, addresses, host, uplink }
+            PeerRecord { place, host_id, port, addresses, host, uplink, on_device }
         },
     )
 }
@@ -124,7 +124,7 @@ fn too_much_in_a_record_is_cut_and_foreign_excess_refused() {
     let Some(Message::Roster(back)) = Message::decode(&mut buffer, MEMBER_BYTES).unwrap() else { panic!() };
     assert_eq!((back[0].addresses.len(), back[0].host.len()), (MOST_ADDRESSES, HOST_BYTES));
     let mut frame = Message::Roster(vec![PeerRecord::default()].into()).encode();
-    let addresses = frame.len() - 10;
+    let addresses = frame.len() - 11;
     frame[addresses] = 17;
     assert!(Message::decode(&mut frame, MEMBER_BYTES).is_err());
 }
@@ -137,16 +137,16 @@ fn a_list_says_what_ranks_have_in_common_once() {
     };
     let roster = [record(1, "a"), record(1, "a"), record(2, "a"), record(3, "b"), record(3, "b")];
     let mut frame = Message::Roster(roster.to_vec().into()).encode();
-    assert_eq!(frame.len(), 9 + (1 + 50) + 1 + (1 + 14) + (1 + 50) + 1);
+    assert_eq!(frame.len(), 9 + (1 + 51) + 1 + (1 + 14) + (1 + 51) + 1);
     assert_eq!(Message::decode(&mut frame, MEMBER_BYTES), Ok(Some(Message::Roster(roster.to_vec().into()))));
     // The first rank is like nobody, and what can be said shortly must be.
-    for damage in [(9, SAME_PROCESS), (61, SAME_HOST), (61, NEW_HOST)] {
+    for damage in [(9, SAME_PROCESS), (62, SAME_HOST), (62, NEW_HOST)] {
         let mut frame = Message::Roster(roster[..2].to_vec().into()).encode();
         frame.truncate(damage.0 - 1);
         frame.push(damage.1);
         match damage.1 {
             SAME_HOST => frame.extend([&1u32.to_le_bytes()[..], &1u64.to_le_bytes(), &[0; 2]].concat()),
-            NEW_HOST => frame.extend_from_within(9..59),
+            NEW_HOST => frame.extend_from_within(10..61),
             _ => {}
         }
         let length = (frame.len() - 4) as u32;

@@ -1,6 +1,7 @@
 //! Which device a communicator is of, and the streams on which its calls are made.
 
 use super::Communicator;
+use crate::bootstrap::PeerRecord;
 use crate::config::Settings;
 use crate::driver;
 use crate::engine::{Accelerator, HostStream};
@@ -51,11 +52,46 @@ fn wanted(settings: &Settings) -> Result<Option<&'static dyn driver::Driver>> {
     if settings.driver.on { driver::of_process() } else { Ok(None) }
 }
 
+/// An error unless all ranks are of host memory, or all of devices: they would cut calls differently.
+pub(super) fn check_alike(peers: &[PeerRecord]) -> Result<()> {
+    let first = |on_device| peers.iter().position(|peer| peer.on_device == on_device);
+    let (Some(device), Some(host)) = (first(true), first(false)) else { return Ok(()) };
+    Err(Error::usage(format!(
+        "rank {device} ({}) uses a device, and rank {host} ({}) had none when it called; choose a device before that on every rank, or          set ACCL_DEVICE=none everywhere",
+        peers[device].describe(),
+        peers[host].describe()
+    )))
+}
+
 impl Communicator {
     /// True if its calls are made on streams of a device.
     #[inline]
     pub fn has_device(&self) -> bool {
         self.shared.device.is_some()
+    }
+
+    /// Has devices reach each other's memory, if all can. Every rank calls when it has its seat.
+    pub(super) fn open_windows(&self, settings: &Settings) -> Result<()> {
+        let joined = self.joined()?;
+        let own = self.rank();
+        let on_one_host = joined.peers.iter().all(|peer| peer.shares_host(&joined.peers[own]));
+        if !self.has_device() || self.ranks() == 1 || !on_one_host {
+            return Ok(());
+        }
+        let process = joined.peers[own].place.process;
+        let (window, offer) = joined.seat.offer_window(process, settings.driver.apart);
+        let offers = self.tell_all(&offer.to_bytes())?;
+        let opened = window.as_ref().map(|window| window.open_others(&joined.seat, own, &offers));
+        let (reached, reduces) = opened.unwrap_or((false, false));
+        let all = self.tell_all(&[u8::from(reached)])?;
+        if let Some(window) = window {
+            if all.iter().all(|reached| *reached == 1) {
+                joined.seat.use_windows(window, reduces);
+            } else {
+                window.give_back();
+            }
+        }
+        Ok(())
     }
 
     /// The number of its device in this process, or -1 in host memory.

@@ -293,9 +293,11 @@ fn carry_out(calls: &mut Vec<Pending>) -> Result<()> {
         _ => {}
     }
     let on_device = |pending: &Pending| matches!(pending.stream, Queue::Device(_));
-    let (device, host): (Vec<_>, Vec<_>) = calls.drain(..).partition(on_device);
-    carry_out_on_device(device)?;
-    carry_out_in_host_memory(host)
+    if calls.iter().any(on_device) {
+        let device = calls.extract_if(.., |pending| on_device(pending)).collect();
+        carry_out_on_device(device)?;
+    }
+    carry_out_in_host_memory(calls)
 }
 
 /// Each communicator's calls are a launch of their own: they meet on the device.
@@ -318,19 +320,17 @@ fn carry_out_on_device(calls: Vec<Pending>) -> Result<()> {
     Ok(())
 }
 
-fn carry_out_in_host_memory(calls: Vec<Pending>) -> Result<()> {
+fn carry_out_in_host_memory(calls: &mut Vec<Pending>) -> Result<()> {
     let mut streams: Vec<HostStream> = Vec::new();
     let mut waits = false;
-    for pending in &calls {
+    for pending in &*calls {
         match &pending.stream {
-            Queue::Host(stream) if !streams.iter().any(|other| other.is(stream)) => {
-                streams.push(stream.clone())
-            }
-            Queue::Host(_) => {}
+            Queue::Host(stream) if streams.iter().any(|other| other.is(stream)) => {}
+            Queue::Host(stream) => streams.push(stream.clone()),
             Queue::None | Queue::Device(_) => waits = true,
         }
     }
-    let mut shares = sort_out(calls)?;
+    let mut shares = sort_out(calls.drain(..))?;
     if streams.is_empty() {
         // Every thread takes seats in the same order, so that two of them cannot wait for each other.
         shares.sort_by_key(|share| share.communicator.key());
@@ -345,7 +345,7 @@ fn carry_out_in_host_memory(calls: Vec<Pending>) -> Result<()> {
 }
 
 /// Calls by communicator, in their order.
-fn sort_out(calls: Vec<Pending>) -> Result<Vec<Share>> {
+fn sort_out(calls: impl IntoIterator<Item = Pending>) -> Result<Vec<Share>> {
     let mut shares: Vec<Share> = Vec::new();
     for pending in calls {
         let key = pending.communicator.key();

@@ -122,6 +122,7 @@ impl Communicator {
             rank: self.rank(),
             version: crate::VERSION_CODE,
             patience: settings.init_timeout,
+            on_device: self.has_device(),
             network: &settings.network,
         }
     }
@@ -169,6 +170,7 @@ impl Communicator {
         give_up: &dyn Fn() -> Result<()>,
     ) -> Result<Prepared> {
         let rank = self.rank();
+        device::check_alike(peers)?;
         let watches = watch(peers, rank)?;
         let machine = || tune::machine(&settings.tune);
         if peers.len() == 1 {
@@ -272,7 +274,7 @@ impl Communicator {
             joined.seat.abort();
             return Err(error);
         }
-        Ok(())
+        self.open_windows(settings)
     }
 
     /// The flight recorder of this rank.

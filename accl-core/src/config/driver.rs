@@ -1,4 +1,4 @@
-//! Which device driver is used: `DEVICE`, `DRIVER_LIB`, `DRIVER_PREFIX`.
+//! Which device driver is used: `DEVICE`, `DRIVER_LIB`, `DRIVER_PREFIX`, `P2P_DISABLE`.
 
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -12,6 +12,8 @@ pub struct Driver {
     pub library: Option<String>,
     /// `DRIVER_PREFIX`: what the names of its functions begin with, if that is said.
     pub prefix: Option<String>,
+    /// `P2P_DISABLE`: devices do not reach each other's memory, even where they could.
+    pub apart: bool,
 }
 
 impl Driver {
@@ -22,7 +24,12 @@ impl Driver {
             "none" => false,
             _ => return Err(source.explain("DEVICE", &Error::argument("need auto or none"))),
         };
-        Ok(Self { on, library: text("DRIVER_LIB"), prefix: text("DRIVER_PREFIX") })
+        Ok(Self {
+            on,
+            library: text("DRIVER_LIB"),
+            prefix: text("DRIVER_PREFIX"),
+            apart: source.switch("P2P_DISABLE")?,
+        })
     }
 
     /// What this process's environment and files say.

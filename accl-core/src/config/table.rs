@@ -149,6 +149,12 @@ pub const SETTINGS: &[Setting] = &[
         "times SOCKET_NTHREADS: how many connections carry the data of two ranks of different hosts (at most 64); unset: by the interfaces",
     ),
     setting(
+        "P2P_DISABLE",
+        Kind::Switch,
+        "0",
+        "1: devices do not read each other's memory, even where they could: everything goes through the host",
+    ),
+    setting(
         "PASS_BYTES",
         Kind::Bytes,
         "",

@@ -1,10 +1,14 @@
 //! Memory of an accelerator, moved and reduced by its driver, on a stream of our own.
 //!
 //! Work is only queued here; [`Device::is_through`] says when it is done. What a driver refuses is kept, and told there.
+//!
+//! # Safety
+//! Addresses of a device are handed to its driver, and never followed here.
+#![allow(unsafe_code)]
 
 use super::kernels::{self, Kernels};
 use super::{Device, Operand, UserPointer};
-use crate::driver::{Driver, Event, Stream};
+use crate::driver::{Driver, Event, Exported, Stream};
 use crate::error::{Error, Result};
 use crate::reduce::{Form, Reduction};
 use parking_lot::Mutex;
@@ -43,6 +47,20 @@ impl Accelerator {
     /// True where [`Device::reduce`] works; of elements to elements, that is.
     pub fn has_kernels(&self) -> bool {
         self.kernels.is_ok()
+    }
+
+    /// Memory of the current context's device, which is never freed.
+    pub fn allocate(driver: &dyn Driver, bytes: usize) -> Result<UserPointer> {
+        let address = driver.allocate(bytes)?;
+        // SAFETY: the driver has just given it to us, of that length; nobody else has it.
+        Ok(unsafe { UserPointer::new(std::ptr::with_exposed_provenance(address)) })
+    }
+
+    /// Memory that another process has made by [`Self::allocate`], never freed, and exported.
+    pub fn open(driver: &dyn Driver, memory: &Exported) -> Result<UserPointer> {
+        let address = driver.open(memory)?;
+        // SAFETY: the driver maps it as long as this process does not close it.
+        Ok(unsafe { UserPointer::new(std::ptr::with_exposed_provenance(address)) })
     }
 
     fn queue(&self, work: impl FnOnce() -> Result<()>) {

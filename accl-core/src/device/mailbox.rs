@@ -1,7 +1,7 @@
 //! Two words by which a stream and this library's engine hand work to each other.
 //!
 //! ```text
-//! line of 128 bytes in pinned memory: arrival u32 | … | (at 64) done u32 | …
+//! line of 128 bytes in pinned memory: arrival u32 | … | (at 64) done u32 | … | (at 96) a factor, 8 bytes | …
 //! ```
 //! A stream stores the number of a launch in `arrival` when it comes to it, and waits until `done` says that it is over; the
 //! engine takes the number out, does the work, and stores it in `done`. At most one launch is between the two.
@@ -14,6 +14,7 @@
 //! Pages are never freed, so that their words live as long as the process; all sides store whole words.
 #![allow(unsafe_code)]
 
+use super::UserPointer;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::sync::prim::AtomicU32;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 128;
 const DONE_AT: usize = 64;
+const FACTOR_AT: usize = 96;
 
 /// Lines that nobody uses.
 static SPARE: Mutex<Vec<Mailbox>> = Mutex::new(Vec::new());
@@ -55,7 +57,7 @@ impl Mailbox {
     }
 
     /// The number after the last one, which is the last one from now on; never 0.
-    pub fn next(&mut self) -> u32 {
+    pub fn take_number(&mut self) -> u32 {
         self.last = self.last.wrapping_add(1).max(1);
         self.last
     }
@@ -78,6 +80,13 @@ impl Mailbox {
     /// The device's address of [`Self::done`].
     pub fn done_word(&self) -> usize {
         self.device + DONE_AT
+    }
+
+    /// Where the engine has the device put the factor of a pre-multiplied sum.
+    pub fn factor(&self) -> UserPointer {
+        let place = std::ptr::with_exposed_provenance(self.host + FACTOR_AT);
+        // SAFETY: the line is ours, and never freed.
+        unsafe { UserPointer::new(place) }
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {

@@ -39,8 +39,7 @@ struct Running {
 impl Running {
     fn poll(&mut self, seat: &Seat, endpoint: &mut Endpoint) -> Result<Poll> {
         let (Some(dock), job) = (&seat.dock, self.content.job()) else { return Ok(Poll::Done) };
-        let Some(staging) = dock.staging.get() else { return Ok(Poll::Done) };
-        dock.accelerator.within(|driver| self.work.poll(&job, endpoint, driver, staging))
+        dock.accelerator.within(|_| self.work.poll(&job, endpoint, dock))
     }
 }
 

@@ -11,9 +11,10 @@
 use super::call::Call;
 use super::drive::Job;
 use super::seat::Seat;
-use super::staged::Staging;
+use super::staging::{Kind, Staging};
 use super::stream::{self, Part};
-use crate::device::Mailbox;
+use super::windows::Windows;
+use crate::device::{Mailbox, UserPointer};
 use crate::driver::{Capture, CaptureMode, Context, Driver, Event, Stream, Until};
 use crate::error::{Error, Result};
 use crate::sync::prim::{AtomicBool, Ordering};
@@ -103,8 +104,12 @@ pub(super) struct Launched {
 pub(crate) struct Dock {
     pub(super) accelerator: Accelerator,
     pub(super) launched: Mutex<Launched>,
-    /// Made with the first launch.
+    /// Made with the first launch that goes by the host.
     pub(super) staging: OnceLock<Staging>,
+    /// There if the devices of all ranks reach each other.
+    pub(super) windows: OnceLock<Windows>,
+    /// Where factors of pre-multiplied sums are copied to.
+    pub(super) factor: UserPointer,
     /// Nobody will end this rank's launches any more: streams go on whatever has become of them.
     pub(super) released: AtomicBool,
 }
@@ -112,13 +117,16 @@ pub(crate) struct Dock {
 impl Dock {
     /// A dock for streams of `accelerator`.
     pub(crate) fn new(accelerator: Accelerator) -> Result<Self> {
-        let mailbox = accelerator.within(|driver| Mailbox::take(driver))?;
+        let mailbox = accelerator.within(Mailbox::take)?;
+        let factor = mailbox.factor();
         let launched =
             Launched { mailbox, expected: VecDeque::new(), stream: None, graphs: Vec::new(), served: false };
         Ok(Self {
             accelerator,
             launched: Mutex::new(launched),
             staging: OnceLock::new(),
+            windows: OnceLock::new(),
+            factor,
             released: AtomicBool::new(false),
         })
     }
@@ -133,7 +141,7 @@ impl Dock {
         self.accelerator.within(|driver| {
             let [first, others @ ..] = streams else { return Err(Error::internal("a launch without a stream")) };
             let capture = common_capture(driver, streams)?;
-            if self.staging.get().is_none() {
+            if self.staging.get().is_none() && self.goes_by_host(&content.job()) {
                 self.stage(driver)?;
             }
             gather(driver, *first, others)?;
@@ -154,7 +162,7 @@ impl Dock {
     /// Makes what launches go through. This thread may be capturing, which that is no part of.
     #[cold]
     fn stage(&self, driver: &'static dyn Driver) -> Result<()> {
-        let staging = relaxed(driver, || Staging::take(driver, self.accelerator.context))?;
+        let staging = relaxed(driver, || Staging::take(driver, self.accelerator.context, Kind::Host))?;
         if let Err(staging) = self.staging.set(staging) {
             staging.give_back();
         }
@@ -173,7 +181,7 @@ impl Dock {
         if launched.stream.is_some_and(|last| last != stream) && !launched.expected.is_empty() {
             driver.wait_word(stream, done, Until::Reached(launched.mailbox.last))?;
         }
-        let number = launched.mailbox.next();
+        let number = launched.mailbox.take_number();
         driver.write_word(stream, launched.mailbox.arrival_word(), number)?;
         let waits = driver.wait_word(stream, done, Until::Reached(number));
         let turn = seat.launches.queue();
@@ -213,7 +221,7 @@ impl Dock {
             None => driver.create_event()?,
         };
         let mut mailbox = captured.mailbox.lock();
-        let number = mailbox.next();
+        let number = mailbox.take_number();
         captured.contents.lock().push(content);
         driver.call_host(stream, stream::wake)?;
         driver.write_word(stream, mailbox.done_word(), 0)?;
@@ -239,9 +247,8 @@ impl Dock {
 impl Drop for Dock {
     fn drop(&mut self) {
         let launched = self.launched.get_mut();
-        if let Some(staging) = self.staging.take() {
-            staging.give_back();
-        }
+        let window = self.windows.take().map(|windows| windows.staging);
+        self.staging.take().into_iter().chain(window).for_each(Staging::give_back);
         // A stream that has not come to its last launch may come to this line later.
         if launched.expected.is_empty() {
             launched.mailbox.give_back();
@@ -271,7 +278,7 @@ fn common_capture(driver: &dyn Driver, streams: &[Stream]) -> Result<Capture> {
         let capture = driver.capture(*stream)?;
         if *common.get_or_insert(capture) != capture {
             return Err(Error::usage(
-                "the streams of one group are not all captured in the same graph; capture all of them or none",
+                "the streams of one group are not all captured in the same graph; need all of them to be, or none",
             ));
         }
     }

@@ -4,7 +4,7 @@
 //!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
 //!   waits, and notices what never comes. * [`stream`]: what is queued on host streams; `queues`, `pipeline`: the same loop
 //!   on a thread of its own. `dock`, `arrivals`,
-//!   `staged`, `pieces`: calls in the memory of a device.
+//!   `staged`, `staging`, `windows`, `pieces`: calls in the memory of a device.
 
 mod arrivals;
 pub mod call;
@@ -20,10 +20,13 @@ mod pipeline;
 mod queues;
 mod seat;
 mod staged;
+mod staged_transfers;
+mod staging;
 mod steps;
 pub mod stream;
 mod transfer;
 mod watch;
+mod windows;
 
 pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
 pub use dock::{Accelerator, launch, launch_call};
@@ -32,6 +35,7 @@ pub use endpoint::Endpoint;
 pub use lanes::Fabric;
 pub use seat::{Limits, Peer, Seat, TimeLimits};
 pub use stream::{HostStream, Part, submit, submit_call};
+pub use windows::Offer as WindowOffer;
 
 /// What a state machine says when it is polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

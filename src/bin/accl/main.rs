@@ -12,8 +12,10 @@ mod launch;
 #[path = "../accl-bench/library.rs"]
 #[allow(dead_code, reason = "accl-bench uses the rest")]
 mod library;
+mod run;
 mod status;
 mod topo;
+mod torch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,11 +32,36 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Task {
-    /// Copy the shared libraries and headers to PREFIX/lib and PREFIX/include.
+    /// Run a command, and all that it starts, with this library in the place of libnccl.so.2.
+    ///
+    /// The library is loaded before all others (LD_PRELOAD), and named to programs that open it by a path (VLLM_NCCL_SO_PATH,
+    /// SGLANG_NCCL_SO_PATH). A line on standard error says so.
+    Run {
+        /// The library, as for topo.
+        #[arg(long, value_name = "PATH")]
+        lib: Option<PathBuf>,
+        /// Say nothing.
+        #[arg(short, long)]
+        quiet: bool,
+        /// The command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Copy the shared libraries and headers to PREFIX/lib and PREFIX/include; or put the library into a Python environment.
     Install {
         /// Where to; directories are made as needed, and files of an earlier installation are replaced.
-        #[arg(long, value_name = "DIR")]
-        prefix: PathBuf,
+        #[arg(long, value_name = "DIR", required_unless_present = "torch")]
+        prefix: Option<PathBuf>,
+        /// A Python program: the library takes the place of the libnccl.so.2 that its packages bring (nvidia-nccl, as PyTorch
+        /// needs it), which is kept.
+        #[arg(long, value_name = "PYTHON", conflicts_with_all = ["prefix", "from"])]
+        torch: Option<PathBuf>,
+        /// Put the file back that --torch has replaced.
+        #[arg(long, requires = "torch")]
+        undo: bool,
+        /// The library for --torch, as for topo.
+        #[arg(long, value_name = "PATH", requires = "torch")]
+        lib: Option<PathBuf>,
         /// The directory with libaccl.so, libnccl.so and libpccl.so; without it, that of this program.
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
@@ -123,7 +150,10 @@ enum Task {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
-        Task::Install { prefix, from } => install::install(&prefix, from),
+        Task::Run { lib, quiet, command } => run::run(lib.as_deref(), quiet, &command),
+        Task::Install { torch: Some(python), undo: true, .. } => torch::undo(&python),
+        Task::Install { torch: Some(python), lib, .. } => torch::install(&python, lib.as_deref()),
+        Task::Install { prefix, from, .. } => install::install(&prefix.unwrap_or_default(), from),
         Task::Topo { ngpus, json, lib } => {
             let options = topo::Options { ranks: usize::from(ngpus), json, library: lib.as_deref() };
             topo::run(&options).map_err(|failure| failure.to_string())

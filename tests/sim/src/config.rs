@@ -10,7 +10,7 @@
 //! | `ACCL_SIM_COUNTS` | how often each function was called, and what was not freed (`live.…`), goes to this file at exit |
 //! | `ACCL_SIM_FAIL` | `function:nth:code`, more of them after commas: that call fails so (nth counts from 1, `*` is each one); `kernel`, `copy` and `fill` fail in their stream |
 //! | `ACCL_SIM_DELAY_US` | each copy, fill and kernel takes that much longer |
-//! | `ACCL_SIM_RANDOM_DELAY` | seed: stream threads dawdle at random, which brings bugs of order to light |
+//! | `ACCL_SIM_RANDOM_DELAY` | seed: stream threads dawdle, copies come in parts and kernels' threads take turns at random, which brings bugs of order to light |
 //! | `ACCL_SIM_POISON` | `1`: fresh device memory is full of 0xA5 |
 //! | `ACCL_SIM_NO_MEMOPS` | `1`: devices say that they have no stream memory operations, and refuse them |
 //! | `ACCL_SIM_NO_PEER` | `1`: devices can not access each other |

@@ -74,8 +74,15 @@ impl Copy {
         abi::injected("copy")?;
         self.places().map_err(|_| Code::ILLEGAL_ADDRESS)?;
         time::pause_us(config::get().delay_us);
+        // With random delays a copy comes in two parts, so that who reads too early may see one of them.
+        let half = if config::get().random_delay.is_some() { self.width / 2 } else { 0 };
         for row in 0..self.rows {
-            raw::copy(self.to + row * self.to_pitch, self.from + row * self.from_pitch, self.width);
+            let (to, from) = (self.to + row * self.to_pitch, self.from + row * self.from_pitch);
+            if half > 0 {
+                raw::copy(to, from, half);
+                time::pause_us(50);
+            }
+            raw::copy(to + half, from + half, self.width - half);
         }
         Ok(())
     }

@@ -1,13 +1,12 @@
 //! Devices and contexts, and which of them is a thread's current one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashSet;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::error::{Code, Outcome};
-use crate::handles::{Handles, lock};
+use crate::handles::{Handles, Own, lock};
 use crate::stream::{self, Point, Stream};
 use crate::{abi, capture, config, memory};
 
@@ -35,12 +34,13 @@ static CONTEXTS: Handles<Context> = Handles::new();
 struct Primary {
     context: Option<Arc<Context>>,
     retained: u32,
+    /// Does the runtime hold one of the references?
+    has_runtime: bool,
     flags: u32,
 }
 
 thread_local! {
-    /// Never dropped: programs call while their threads end.
-    static STACK: ManuallyDrop<RefCell<Vec<Arc<Context>>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    static STACK: Own<Arc<Context>> = const { Own::new() };
     /// The runtime's device where no context is current.
     static DEVICE: Cell<usize> = const { Cell::new(0) };
 }
@@ -94,7 +94,10 @@ pub(crate) fn initialize() -> Outcome {
     match INITIALIZED_BY.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
         Err(other) if other != me => return Err(Code::NOT_INITIALIZED),
         Err(_) => {}
-        Ok(_) => drop(abi::stay()),
+        Ok(_) => {
+            abi::stay();
+            memory::raise_file_limit();
+        }
     }
     if count() == 0 { Err(Code::NO_DEVICE) } else { Ok(()) }
 }
@@ -118,6 +121,17 @@ pub(crate) fn primary(device: usize) -> Arc<Context> {
     let mut primary = lock(&primaries()[device]);
     let flags = primary.flags;
     Arc::clone(primary.context.get_or_insert_with(|| create(device, true, flags)))
+}
+
+/// The primary context as the runtime uses it: it keeps a reference, whatever users of the driver give back.
+fn runtime_primary(device: usize) -> Arc<Context> {
+    let context = primary(device);
+    let mut primary = lock(&primaries()[device]);
+    if !primary.has_runtime {
+        primary.has_runtime = true;
+        primary.retained += 1;
+    }
+    context
 }
 
 pub(crate) fn retain_primary(device: usize) -> Arc<Context> {
@@ -146,7 +160,13 @@ pub(crate) fn set_primary_flags(device: usize, flags: u32) {
 }
 
 pub(crate) fn reset_primary(device: usize) -> Outcome {
-    let context = lock(&primaries()[device]).context.take();
+    let context = {
+        let mut primary = lock(&primaries()[device]);
+        if std::mem::take(&mut primary.has_runtime) {
+            primary.retained = primary.retained.saturating_sub(1);
+        }
+        primary.context.take()
+    };
     context.map_or(Ok(()), |context| context.destroy())
 }
 
@@ -223,9 +243,14 @@ impl Context {
         self.failure().map_or(Ok(()), Err)
     }
 
-    /// Waits for all streams.
+    /// Waits for all streams, none of which may capture.
     pub(crate) fn synchronize(&self) -> Outcome {
         capture::forbid_in_context(self)?;
+        self.drain()
+    }
+
+    /// Waits for what streams were given, as freeing memory does; captures go on.
+    pub(crate) fn drain(&self) -> Outcome {
         let mut points: Vec<Point> = self.all_streams().iter().map(Stream::tail).collect();
         points.extend(self.legacy_if_used().map(|legacy| legacy.tail()));
         points.iter().for_each(Point::wait);
@@ -233,12 +258,12 @@ impl Context {
     }
 
     pub(crate) fn destroy(self: &Arc<Self>) -> Outcome {
-        let _ = self.synchronize();
+        let _ = self.drain();
         self.is_destroyed.store(true, Ordering::Release);
         let _ = CONTEXTS.remove(self.handle);
         stream::destroy_all(self);
         memory::release_all(self.handle);
-        STACK.with(|stack| stack.borrow_mut().retain(|other| !Arc::ptr_eq(other, self)));
+        STACK.with(|stack| stack.change(|stack| stack.retain(|other| !Arc::ptr_eq(other, self))));
         Ok(())
     }
 }
@@ -253,23 +278,24 @@ pub(crate) fn current() -> Outcome<Arc<Context>> {
 
 /// The current context, whatever its state.
 pub(crate) fn top() -> Option<Arc<Context>> {
-    STACK.with(|stack| stack.borrow().last().cloned())
+    STACK.with(|stack| stack.change(|stack| stack.last().cloned()))
 }
 
 pub(crate) fn push(context: Arc<Context>) {
-    STACK.with(|stack| stack.borrow_mut().push(context));
+    STACK.with(|stack| stack.change(|stack| stack.push(context)));
 }
 
 pub(crate) fn pop() -> Outcome<Arc<Context>> {
-    STACK.with(|stack| stack.borrow_mut().pop()).ok_or(Code::INVALID_CONTEXT)
+    STACK.with(|stack| stack.change(Vec::pop)).ok_or(Code::INVALID_CONTEXT)
 }
 
 /// Replaces the current context; `None` pops it.
 pub(crate) fn set_current(context: Option<Arc<Context>>) {
     STACK.with(|stack| {
-        let mut stack = stack.borrow_mut();
-        stack.pop();
-        stack.extend(context);
+        stack.change(|stack| {
+            stack.pop();
+            stack.extend(context);
+        });
     });
 }
 
@@ -280,14 +306,16 @@ pub(crate) fn runtime_device() -> usize {
 
 pub(crate) fn set_runtime_device(device: usize) {
     DEVICE.set(device);
-    set_current(Some(primary(device)));
+    set_current(Some(runtime_primary(device)));
 }
 
 /// The runtime's context: the current one, or the primary one of the runtime's device, which becomes current.
 pub(crate) fn runtime_context() -> Outcome<Arc<Context>> {
     initialize()?;
-    let context = top().unwrap_or_else(|| {
-        let context = primary(DEVICE.get());
+    // A primary context that was reset, by any thread, is made anew.
+    let usable = top().filter(|context| !context.is_primary || !context.is_destroyed.load(Ordering::Acquire));
+    let context = usable.unwrap_or_else(|| {
+        let context = runtime_primary(DEVICE.get());
         set_current(Some(Arc::clone(&context)));
         context
     });

@@ -27,6 +27,7 @@ codes! {
     OUT_OF_MEMORY = 2, c"cudaErrorMemoryAllocation", c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory";
     NOT_INITIALIZED = 3, c"cudaErrorInitializationError", c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error";
     INVALID_CONFIGURATION = 9, c"cudaErrorInvalidConfiguration", c"CUDA_ERROR_INVALID_CONFIGURATION", c"invalid configuration argument";
+    INVALID_SYMBOL = 13, c"cudaErrorInvalidSymbol", c"CUDA_ERROR_UNKNOWN", c"invalid device symbol";
     INVALID_DEVICE_POINTER = 17, c"cudaErrorInvalidDevicePointer", c"CUDA_ERROR_UNKNOWN", c"invalid device pointer";
     INVALID_DIRECTION = 21, c"cudaErrorInvalidMemcpyDirection", c"CUDA_ERROR_UNKNOWN", c"invalid copy direction for memcpy";
     INVALID_DEVICE_FUNCTION = 98, c"cudaErrorInvalidDeviceFunction", c"CUDA_ERROR_UNKNOWN", c"invalid device function";

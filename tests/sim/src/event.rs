@@ -154,6 +154,12 @@ impl Event {
         }
     }
 
+    /// Asking for an event may disturb a capture, and an event of a capture can not be asked for at all.
+    pub(crate) fn forbid_unsafe(&self) -> Outcome {
+        self.latest()?;
+        capture::forbid_unsafe()
+    }
+
     pub(crate) fn query(&self) -> Outcome {
         self.context.check()?;
         let record = self.latest()?;
@@ -163,7 +169,8 @@ impl Event {
 
     pub(crate) fn synchronize(&self) -> Outcome {
         let target = self.target();
-        if let Some(record) = self.latest()? {
+        let latest = self.latest()?;
+        if let Some(record) = latest {
             record.point.wait();
         }
         while !self.reached(target) {

@@ -1,6 +1,8 @@
 //! Handles are numbers that stand for objects. A number is never given twice, so that a handle which was destroyed is known as such.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
@@ -52,6 +54,19 @@ impl<T> Handles<T> {
 fn fresh() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0x5A00_0000_0000);
     NEXT.fetch_add(64, Ordering::Relaxed)
+}
+
+/// A list of a thread's own that is never destroyed: programs call the API from destructors that run after those of threads.
+pub(crate) struct Own<T>(ManuallyDrop<RefCell<Vec<T>>>);
+
+impl<T> Own<T> {
+    pub(crate) const fn new() -> Self {
+        Self(ManuallyDrop::new(RefCell::new(Vec::new())))
+    }
+
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Vec<T>) -> R) -> R {
+        change(&mut self.0.borrow_mut())
+    }
 }
 
 /// A lock is taken whether or not somebody panicked under it: state is changed in single steps.

@@ -46,11 +46,18 @@ mod vmm;
 
 pub use abi::library_path;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The names under which programs look for what this library has.
 pub const NAMES: [&str; 6] =
     ["libcuda.so.1", "libcudart.so.12", "libcudart.so.13", "libnvidia-ml.so.1", "libhggc.so", "libcuda.so"];
+
+/// The library as cargo has built it, for programs that cargo has built, too (a test, or what lies beside it).
+pub fn built() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    let folders = program.ancestors().skip(1).take(2);
+    folders.map(|folder| folder.join("libaccl_sim.so")).find(|library| library.exists())
+}
 
 /// Makes symbolic links to `library` (`libaccl_sim.so`) in `directory`, one for each of [`NAMES`]: a folder for LD_LIBRARY_PATH.
 ///

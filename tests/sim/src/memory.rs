@@ -145,6 +145,17 @@ pub(crate) fn close(base: u64, bytes: u64) {
     unsafe { libc::mmap(base as *mut _, bytes as usize, libc::PROT_NONE, flags, -1, 0) };
 }
 
+/// Each allocation takes a descriptor, which programs for a GPU do not reckon with.
+pub(crate) fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the answer.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max.min(1 << 16).max(limit.rlim_cur);
+        // SAFETY: a limit within what is allowed.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    }
+}
+
 /// A memory file.
 fn memory_file(bytes: u64) -> Outcome<OwnedFd> {
     // SAFETY: a string with its end.

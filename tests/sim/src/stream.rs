@@ -3,14 +3,13 @@
 //! Work waits for work of other streams by (stream, number): numbers are given when work is queued, so that a wait always looks back,
 //! and nothing can wait in a circle. The legacy stream of a context and its blocking streams wait for each other by the same means.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 
 use crate::capture::{self, Capture, NodeKind};
 use crate::device::Context;
 use crate::error::{Code, Outcome};
-use crate::handles::{Handles, lock};
+use crate::handles::{Handles, Own, lock};
 use crate::{config, time};
 
 /// What a stream does; graphs do it more than once.
@@ -30,11 +29,35 @@ impl Point {
 
     pub(crate) fn wait(&self) {
         let mut queue = lock(&self.stream.queue);
+        let mut is_told = false;
         while queue.done < self.number {
-            queue = self.stream.changed.wait(queue).unwrap_or_else(std::sync::PoisonError::into_inner);
+            let waited = self.stream.changed.wait_timeout(queue, LONG);
+            let (left, time) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+            queue = left;
+            if time.timed_out() && !is_told && queue.done < self.number {
+                is_told = true;
+                self.tell(&queue);
+            }
         }
     }
 }
+
+impl Point {
+    /// Says what a long wait is for; whoever looks for a deadlock wants to know.
+    fn tell(&self, queue: &Queue) {
+        let Stream { handle, context, .. } = &*self.stream;
+        let (seconds, number, done) = (LONG.as_secs(), self.number, queue.done);
+        let now = queue.now.map_or_else(|| "other streams".to_owned(), |kind| format!("{kind:?}"));
+        let device = context.device;
+        eprintln!(
+            "accl-sim: {} waits for {seconds} s for number {number} of stream {handle:#x} of device {device}, where {done} are done, and the next one is or waits for: {now}",
+            std::thread::current().name().unwrap_or("a thread"),
+        );
+    }
+}
+
+/// A wait that lasts longer is worth a line.
+const LONG: std::time::Duration = std::time::Duration::from_secs(20);
 
 pub(crate) struct Stream {
     pub(crate) handle: u64,
@@ -53,11 +76,14 @@ struct Queue {
     items: VecDeque<Item>,
     queued: u64,
     done: u64,
+    /// What runs.
+    now: Option<NodeKind>,
     has_thread: bool,
     is_closed: bool,
 }
 
 struct Item {
+    kind: NodeKind,
     after: Vec<Point>,
     work: Work,
     /// Host functions and kernels do not run once a context has failed; what only counts does.
@@ -74,7 +100,7 @@ pub(crate) const LEGACY: u64 = 1;
 pub(crate) const PER_THREAD: u64 = 2;
 
 thread_local! {
-    static OWN: RefCell<Vec<Arc<Stream>>> = const { RefCell::new(Vec::new()) };
+    static OWN: Own<Arc<Stream>> = const { Own::new() };
 }
 
 pub(crate) fn create(context: &Arc<Context>, nonblocking: bool, priority: i32) -> Arc<Stream> {
@@ -98,14 +124,16 @@ pub(crate) fn find(handle: u64, context: &Arc<Context>) -> Outcome<Arc<Stream>> 
 }
 
 fn own(context: &Arc<Context>) -> Arc<Stream> {
-    OWN.with_borrow_mut(|own| {
-        if let Some(stream) = own.iter().find(|stream| Arc::ptr_eq(&stream.context, context)) {
-            return Arc::clone(stream);
-        }
-        let stream = Arc::new(Stream::new(PER_THREAD, context, false, 0));
-        lock(&context.streams).push(Arc::downgrade(&stream));
-        own.push(Arc::clone(&stream));
-        stream
+    OWN.with(|own| {
+        own.change(|own| {
+            if let Some(stream) = own.iter().find(|stream| Arc::ptr_eq(&stream.context, context)) {
+                return Arc::clone(stream);
+            }
+            let stream = Arc::new(Stream::new(PER_THREAD, context, false, 0));
+            lock(&context.streams).push(Arc::downgrade(&stream));
+            own.push(Arc::clone(&stream));
+            stream
+        })
     })
 }
 
@@ -163,20 +191,26 @@ impl Stream {
             capture.add(self, kind, work)?;
             return Ok(Point { stream: Arc::clone(self), number: 0 });
         }
-        self.queue_after(Vec::new(), work)
+        self.put(Vec::new(), work, kind, false)
     }
 
     /// Queues work that waits for other work, too; never captured.
     pub(crate) fn queue_after(self: &Arc<Self>, after: Vec<Point>, work: Work) -> Outcome<Point> {
-        self.put(after, work, false)
+        self.put(after, work, NodeKind::Empty, false)
     }
 
     /// Queues a wait, or a note that must be made even after a failure.
     pub(crate) fn queue_note(self: &Arc<Self>, after: Vec<Point>, work: Work) -> Outcome<Point> {
-        self.put(after, work, true)
+        self.put(after, work, NodeKind::WaitEvent, true)
     }
 
-    fn put(self: &Arc<Self>, mut after: Vec<Point>, work: Work, counts_only: bool) -> Outcome<Point> {
+    fn put(
+        self: &Arc<Self>,
+        mut after: Vec<Point>,
+        work: Work,
+        kind: NodeKind,
+        counts_only: bool,
+    ) -> Outcome<Point> {
         let _order = lock(&self.context.order);
         if self.is_legacy() {
             for other in self.context.blocking_streams() {
@@ -191,7 +225,7 @@ impl Stream {
         }
         after.retain(|point| !Arc::ptr_eq(&point.stream, self) && !point.is_done());
         let mut queue = lock(&self.queue);
-        queue.items.push_back(Item { after, work, counts_only });
+        queue.items.push_back(Item { kind, after, work, counts_only });
         queue.queued += 1;
         let number = queue.queued;
         if !queue.has_thread {
@@ -215,6 +249,7 @@ impl Stream {
             for point in &item.after {
                 point.wait();
             }
+            lock(&self.queue).now = Some(item.kind);
             if let Some(state) = &mut random {
                 time::pause_us(time::scramble(state) % 500);
             }
@@ -224,7 +259,10 @@ impl Stream {
                 self.context.fail(code);
             }
             drop(item);
-            lock(&self.queue).done += 1;
+            let mut queue = lock(&self.queue);
+            queue.done += 1;
+            queue.now = None;
+            drop(queue);
             self.changed.notify_all();
         }
     }

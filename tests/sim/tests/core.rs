@@ -1,5 +1,7 @@
 //! Memory, copies, streams, events and errors, through both faces.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -158,6 +160,16 @@ fn both_faces_and_both_prefixes_share_their_state() {
 }
 
 #[test]
+fn the_runtime_keeps_its_context() {
+    ok(cudaSetDevice(1));
+    let address = device_with(&[4u32]);
+    let mut context = 0;
+    ok(cuDevicePrimaryCtxRetain(&mut context, 1));
+    ok(cuDevicePrimaryCtxRelease_v2(1));
+    assert_eq!(fetch::<u32>(address, 1), [4]);
+}
+
+#[test]
 fn waits_for_words_compare_cyclically() {
     let mut stream = 0;
     ok(cudaStreamCreateWithFlags(&mut stream, 1));
@@ -175,4 +187,90 @@ fn waits_for_words_compare_cyclically() {
     assert_eq!(cuStreamWaitValue64_v2(stream, word, 2, 1 << 30), 801);
     ok(cuStreamWaitValue64_v2(stream, word, 1, 0));
     ok(cudaStreamSynchronize(stream));
+}
+
+#[test]
+fn one_library_has_all_names() {
+    let folder = std::env::temp_dir().join(format!("accl-sim-names-{}", std::process::id()));
+    accl_sim::install(&accl_sim::built().unwrap(), &folder).unwrap();
+    accl_sim::install(&accl_sim::built().unwrap(), &folder).unwrap();
+    let mut count = 0;
+    // SAFETY: the library has no constructors.
+    let library = unsafe { libloading::Library::new(folder.join("libcudart.so.13")) }.unwrap();
+    // SAFETY: the type is that of the API's function.
+    let function = unsafe { library.get::<extern "C" fn(&mut i32) -> i32>(b"cudaGetDeviceCount") }.unwrap();
+    ok(function(&mut count));
+    assert_eq!(count, 2);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), accl_sim::NAMES.len());
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn functions_are_found_by_name_and_version() {
+    let find = |name: &std::ffi::CStr, version: i32| {
+        let (mut address, mut status) = (0, -1);
+        let code = cuGetProcAddress_v2(name.as_ptr() as u64, &mut address, version, 0, &mut status);
+        (code, address, status)
+    };
+    let (code, address, status) = find(c"cuMemAlloc", 12000);
+    assert_eq!((code, status), (0, 0));
+    assert_eq!(find(c"cuMemAlloc_v2", 12000).1, address);
+    assert_ne!(find(c"hgMemAlloc", 12000).1, address);
+    let old = find(c"cuStreamGetCaptureInfo", 12000).1;
+    assert_ne!(find(c"cuStreamGetCaptureInfo", 13000).1, old);
+    assert_eq!(find(c"cuNobody", 13000), (500, 0, 1));
+    assert_eq!(find(c"malloc", 13000).0, 500);
+}
+
+#[test]
+fn threads_have_default_streams_and_contexts_of_their_own() {
+    // In a context of its own: the legacy stream, which other tests use, would wait for the stream that is closed here.
+    ok(cuInit(0));
+    let (mut mine, mut words) = (0, 0);
+    ok(cuCtxCreate_v2(&mut mine, 0, 0));
+    ok(cuMemAlloc_v2(&mut words, 8));
+    // Stream 2 is the thread's own, and waits for nobody else's.
+    let gate = Gate::close(2);
+    ok(cudaMemsetAsync(words, 1, 4, 2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut context = 1;
+            ok(cuCtxGetCurrent(&mut context));
+            assert_eq!(context, 0);
+            ok(cuCtxSetCurrent(mine));
+            ok(cudaMemsetAsync(words + 4, 2, 4, 2));
+            ok(cudaStreamSynchronize(2));
+        });
+    });
+    assert_eq!(cudaStreamQuery(2), 600);
+    gate.open();
+    ok(cudaStreamSynchronize(2));
+    assert_eq!(fetch::<u32>(words, 2), [0x0101_0101, 0x0202_0202]);
+    ok(cuCtxDestroy_v2(mine));
+}
+
+#[test]
+fn contexts_are_a_stack() {
+    ok(cuInit(0));
+    let (mut first, mut second, mut top) = (0, 0, 0);
+    ok(cuCtxCreate_v2(&mut first, 0, 0));
+    ok(cuCtxCreate_v2(&mut second, 0, 1));
+    ok(cuCtxPushCurrent_v2(first));
+    ok(cuCtxPopCurrent_v2(&mut top));
+    assert_eq!(top, first);
+    ok(cuCtxGetCurrent(&mut top));
+    assert_eq!(top, second);
+    let mut stream = 0;
+    ok(cuStreamCreate(&mut stream, 1));
+    ok(cuCtxSetCurrent(first));
+    ok(cuStreamGetCtx(stream, &mut top));
+    assert_eq!(top, second);
+    // An event of one context can not be recorded in a stream of another one.
+    let mut event = 0;
+    ok(cudaEventCreate(&mut event));
+    assert_eq!(cudaEventRecord(event, stream), 400);
+    ok(cuCtxDestroy_v2(first));
+    ok(cuCtxDestroy_v2(second));
+    assert_eq!(cuCtxPushCurrent_v2(second), 201);
+    assert_eq!(cuStreamQuery(stream), 201);
 }

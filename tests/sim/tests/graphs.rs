@@ -180,6 +180,32 @@ fn threads_and_modes() {
 }
 
 #[test]
+fn a_global_capture_forbids_what_other_threads_ask_for() {
+    // In a process of its own: it is in the way of all other tests here.
+    const ROLE: &str = "ACCL_SIM_GLOBAL_CAPTURE";
+    if std::env::var_os(ROLE).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "a_global_capture_forbids_what_other_threads_ask_for"]).env(ROLE, "1");
+        let output = child.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        return;
+    }
+    let (stream, other, event) = (stream(), stream(), event());
+    ok(cudaEventRecord(event, other));
+    ok(cudaEventSynchronize(event));
+    for (mode, expected) in [(GLOBAL, 900), (THREAD_LOCAL, 0), (RELAXED, 0)] {
+        ok(cudaStreamBeginCapture(stream, GLOBAL));
+        let watchdog = std::thread::spawn(move || {
+            let mut mode = mode;
+            ok(cudaThreadExchangeStreamCaptureMode(&mut mode));
+            cudaEventQuery(event)
+        });
+        assert_eq!(watchdog.join().unwrap(), expected);
+        assert_eq!(cudaStreamEndCapture(stream, &mut 0), if expected == 0 { 0 } else { 901 });
+    }
+}
+
+#[test]
 fn the_legacy_stream_can_not_wait_for_a_capture() {
     ok(cuInit(0));
     let mut context = 0;

@@ -239,6 +239,8 @@ fn failures_are_injected_and_calls_counted_and_traced() {
         passes(test, &switches);
         let counts = std::fs::read_to_string(&counts).unwrap();
         assert!(counts.contains("cudaMalloc 3\n"), "{counts}");
+        // What the program has not freed.
+        assert!(counts.contains("live.memory 2\n"), "{counts}");
         let trace = std::fs::read_to_string(&trace).unwrap();
         assert!(trace.lines().any(|line| line.contains("cudaMalloc(") && line.ends_with("= 2")), "{trace}");
         std::fs::remove_dir_all(&folder).unwrap();
@@ -329,6 +331,42 @@ fn a_host_function_that_calls_the_api_ends_the_process() {
     ok(cudaStreamCreateWithFlags(&mut stream, 1));
     ok(cudaLaunchHostFunc(stream, wrong, 0));
     ok(cudaStreamSynchronize(stream));
+}
+
+#[test]
+fn a_device_that_was_reset_begins_anew() {
+    if role().is_none() {
+        return passes("a_device_that_was_reset_begins_anew", &[]);
+    }
+    let address = device_with(&[4u32]);
+    let (begin, begun) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || {
+        ok(cudaSetDevice(0));
+        begun.recv().unwrap();
+        device_with(&[5u32])
+    });
+    ok(cudaDeviceReset());
+    begin.send(()).unwrap();
+    assert_eq!(cudaMemset(address, 0, 4), 1);
+    assert_eq!(fetch::<u32>(other.join().unwrap(), 1), [5]);
+}
+
+#[test]
+fn the_api_can_be_called_at_the_very_end() {
+    if role().is_none() {
+        let output = output("the_api_can_be_called_at_the_very_end", &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    extern "C" fn last() {
+        let mut device = -1;
+        assert_eq!((cudaGetDevice(&mut device), device), (0, 1));
+    }
+    // SAFETY: registers a function without arguments.
+    unsafe { libc::atexit(last) };
+    ok(cudaSetDevice(1));
+    // The destructors of this thread run before those of the process.
+    std::process::exit(0);
 }
 
 #[test]

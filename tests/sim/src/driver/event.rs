@@ -2,7 +2,7 @@
 
 use crate::abi::{Out, driver};
 use crate::error::{Code, Outcome};
-use crate::{capture, device, event};
+use crate::{device, event};
 
 use super::memory::stream_of;
 
@@ -49,12 +49,14 @@ driver! {
 
     fn EventQuery(handle: u64) {
         let event = event::find(handle)?;
-        capture::forbid_unsafe()?;
+        event.forbid_unsafe()?;
         event.query()
     }
 
     fn EventSynchronize(handle: u64) {
-        event::find(handle)?.synchronize()
+        let event = event::find(handle)?;
+        event.forbid_unsafe()?;
+        event.synchronize()
     }
 
     fn EventElapsedTime(out: Out<f32>, start: u64, end: u64) {

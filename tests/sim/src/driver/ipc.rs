@@ -46,7 +46,7 @@ driver! {
     }
 
     fn IpcCloseMemHandle(address: u64) {
-        device::current()?.synchronize()?;
+        device::current()?.drain()?;
         ipc::close_memory(address)
     }
 

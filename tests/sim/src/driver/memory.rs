@@ -29,7 +29,7 @@ fn free(address: u64, kinds: &[Kind]) -> Outcome {
     capture::forbid_unsafe()?;
     let range = memory::find(address).filter(|range| range.base == address).ok_or(Code::INVALID_VALUE)?;
     let owner: Arc<Context> = device::find(range.context).unwrap_or(context);
-    owner.synchronize()?;
+    owner.drain()?;
     memory::release(address, kinds)
 }
 
@@ -192,7 +192,7 @@ driver! {
     }
 
     fn MemHostUnregister(address: u64) {
-        device::current()?.synchronize()?;
+        device::current()?.drain()?;
         memory::release(address, &[Kind::Registered]).map_err(|_| Code::HOST_NOT_REGISTERED)
     }
 

@@ -157,6 +157,23 @@ impl Text<'_> {
                 let [c, d] = [self.value(body, 3, Type::B(4))?, self.value(body, 4, Type::B(4))?];
                 Ok(Op::Bfi { kind, to: self.to(body, 0)?, a, b, c, d })
             }
+            "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "bar" | "barrier" => {
+                self.control(body)
+            }
+            "shfl" => self.shuffle(body),
+            "vote" | "match" | "redux" => self.warp(body),
+            "activemask" => Ok(Op::ActiveMask { to: self.to(body, 0)? }),
+            "membar" | "fence" => Ok(Op::Fence),
+            "nanosleep" => Ok(Op::Yield),
+            "prefetch" | "prefetchu" | "discard" | "applypriority" | "griddepcontrol" => Ok(Op::Nothing),
+            "cp" if self.has("async") && !self.has("bulk") => self.copy_async(body),
+            _ => self.arithmetic(body),
+        }
+    }
+
+    /// Where to go on, and who to wait for.
+    fn control(&self, body: &mut Body<'_>) -> Parsed<Op> {
+        match self.words[0] {
             "bra" => {
                 body.jumps.push((body.routine.code.len(), 0, self.operand_text(0)?.to_owned()));
                 Ok(Op::Jump { to: 0 })
@@ -170,14 +187,7 @@ impl Text<'_> {
                 Ok(Op::Warp { op: Box::new(WarpOp::Sync), members: self.value(body, 0, Type::B(4))? })
             }
             "bar" | "barrier" if !self.has("cluster") => self.barrier(body),
-            "shfl" => self.shuffle(body),
-            "vote" | "match" | "redux" => self.warp(body),
-            "activemask" => Ok(Op::ActiveMask { to: self.to(body, 0)? }),
-            "membar" | "fence" => Ok(Op::Fence),
-            "nanosleep" => Ok(Op::Yield),
-            "prefetch" | "prefetchu" | "discard" | "applypriority" | "griddepcontrol" => Ok(Op::Nothing),
-            "cp" if self.has("async") && !self.has("bulk") => self.copy_async(body),
-            _ => self.arithmetic(body),
+            _ => Err("is not known to the simulated device".into()),
         }
     }
 
@@ -304,9 +314,6 @@ impl Text<'_> {
         let compare = comparison(self.words[1]).ok_or("this comparison is not known")?;
         let flush = self.has("ftz");
         let [a, b] = [self.value(body, 1, kind)?, self.value(body, 2, kind)?];
-        if kind.half().is_some() {
-            return Err("pairs are not known".into());
-        }
         if self.words[0] == "set" {
             let result = *kinds.first().ok_or("no type")?;
             return Ok(Op::Set { compare, result, kind, flush, to: self.to(body, 0)?, a, b });

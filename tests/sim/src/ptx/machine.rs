@@ -18,6 +18,9 @@ use super::{Kernel, Linked, warp};
 /// Instructions of a thread before the next one's turn.
 const TURN: u32 = 1000;
 
+/// Rounds without any progress, after which a kernel is believed to wait for somebody, and lets others have the processor.
+const PATIENCE: u32 = 20;
+
 /// Why a kernel ends early.
 #[derive(Debug)]
 pub(super) struct Fault {
@@ -107,6 +110,10 @@ pub(super) struct Machine<'a> {
     pub(super) parameters: Words,
     pub(super) cache: Cache,
     pub(super) shared_bytes: u32,
+    /// Has a thread changed something that others can see, or ended, or met others?
+    pub(super) has_progress: bool,
+    /// State of random turns: who runs when, and for how long, is up to the hardware, and no kernel may count on it.
+    random: Option<u64>,
 }
 
 /// What a thread sees beside itself.
@@ -123,6 +130,8 @@ pub(super) fn run(kernel: &Kernel, shape: &Shape, packed: &[u8], context: &Arc<C
         parameters: Words::from(packed),
         cache: Cache::new(context),
         shared_bytes: kernel.shared_bytes + shape.shared_bytes,
+        has_progress: false,
+        random: crate::config::get().random_delay.map(|seed| seed ^ crate::time::now_ns()),
     };
     machine.all_blocks().map_err(|fault| {
         eprintln!("accl-sim: kernel {} failed: {}", kernel.name(), fault.why);
@@ -136,6 +145,7 @@ impl Machine<'_> {
         let room = self.kernel.resident_blocks(self.shape);
         let mut next = 0;
         let mut blocks: VecDeque<Block> = VecDeque::new();
+        let mut idle_rounds = 0;
         loop {
             while next < total && blocks.len() < room {
                 blocks.push_back(self.block(next));
@@ -144,12 +154,17 @@ impl Machine<'_> {
             if blocks.is_empty() {
                 return Ok(());
             }
+            let first = self.below(blocks.len());
+            blocks.rotate_left(first);
             for block in &mut blocks {
                 self.turn(block)?;
             }
             blocks.retain(|block| block.alive > 0);
-            if !blocks.is_empty() {
-                // Whoever is waited for may need this processor.
+            idle_rounds = if std::mem::take(&mut self.has_progress) { 0 } else { idle_rounds + 1 };
+            // Whoever is waited for may need this processor.
+            if idle_rounds > PATIENCE {
+                crate::time::pause_us(20);
+            } else if !blocks.is_empty() {
                 std::thread::yield_now();
             }
         }
@@ -178,22 +193,30 @@ impl Machine<'_> {
         Block { index, shared: Words::new(self.shared_bytes.into()), threads, meetings, alive }
     }
 
+    /// Zero, or a random number below a bound where turns are random.
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.as_mut().map_or(0, |state| crate::time::scramble(state) as usize % bound)
+    }
+
     /// Lets each thread of a block run until it waits, or its turn is over.
     fn turn(&mut self, block: &mut Block) -> Result<(), Fault> {
-        let mut has_moved = false;
-        for number in 0..block.threads.len() {
+        let (mut has_moved, mut has_met) = (false, false);
+        let count = block.threads.len();
+        let first = self.below(count);
+        for number in (first..count).chain(0..first) {
             if block.threads[number].state != State::Ready {
                 continue;
             }
             has_moved = true;
             let around = Surroundings { shared: &block.shared, block: block.index };
             let thread = &mut block.threads[number];
-            let stop = self.steps(thread, &around, TURN).map_err(|fault| Fault {
+            let turn = TURN - self.below(TURN as usize) as u32;
+            let stop = self.steps(thread, &around, turn).map_err(|fault| Fault {
                 why: format!("block {:?}, thread {:?}: {}", block.index, thread.index, fault.why),
                 ..fault
             })?;
             match stop {
-                Stop::Turn => {}
+                Stop::Turn => continue,
                 Stop::Warp => thread.state = State::AtWarp,
                 Stop::Barrier(barrier) => self.arrive(block, number, barrier),
                 Stop::Done => {
@@ -201,7 +224,9 @@ impl Machine<'_> {
                     block.alive -= 1;
                 }
             }
+            has_met = true;
         }
+        self.has_progress |= has_met;
         let woken = warp::resolve(&mut block.threads) | block.open_barriers();
         if has_moved || woken || block.alive == 0 {
             Ok(())

@@ -293,6 +293,11 @@ impl Body<'_> {
 
     fn statement(&mut self, text: &str, shared_bytes: &mut u64) -> Parsed<()> {
         let word = text.split_whitespace().next().unwrap_or("");
+        // Inline assembly may leave out blanks: `.reg.b16 x`.
+        if word.starts_with('.') && word[1..].contains('.') {
+            return self
+                .statement(&text.replacen('.', " .", 2).trim_start().replace("  ", " "), shared_bytes);
+        }
         match word {
             "" | ".pragma" | ".loc" | ".callprototype" => Ok(()),
             ".reg" => self.registers(text),

@@ -4,6 +4,7 @@ use crate::error::Code;
 use crate::memory::Access;
 use crate::raw;
 
+use super::float::Round;
 use super::machine::{Fault, Frame, Machine, Stop, Surroundings, Thread, Wish};
 use super::program::{Call, Op};
 use super::space::{self, Memories};
@@ -216,6 +217,7 @@ impl Machine<'_> {
         let width = kind.bytes();
         let total = width * from.len() as u64;
         let place = self.find(thread, around, space, at, total, total, Access::ReadWrite)?;
+        self.has_progress = true;
         for (index, from) in from.iter().enumerate() {
             raw::store(place + index as u64 * width, width, self.read(thread, around, *from));
         }
@@ -227,7 +229,7 @@ impl Machine<'_> {
         let width = kind.bytes();
         let [a, b] = [*a, *b].map(|operand| self.read(thread, around, operand) & kind.mask());
         let place = self.find(thread, around, *space, at, width, width, Access::ReadWrite)?;
-        let old = raw::update(place, width, |old| match f {
+        let change = |old| match f {
             Atomic::Cas => {
                 if old == a {
                     b
@@ -236,7 +238,9 @@ impl Machine<'_> {
                 }
             }
             _ => warp::combine(*f, *kind, old, a),
-        });
+        };
+        let old = raw::update(place, width, change);
+        self.has_progress |= change(old) != old;
         if let Some(to) = to {
             set(thread, *to, old);
         }
@@ -247,7 +251,18 @@ impl Machine<'_> {
         let read = |operand: Operand| self.read(thread, around, operand);
         match op {
             Op::SetPred { compare, logic, kind, flush, to, a, b } => {
-                let holds = alu::compare(*compare, *kind, *flush, read(*a), read(*b));
+                let (a, b) = (read(*a), read(*b));
+                // A pair gives a predicate for each half, anything else one and its opposite.
+                let (low, high) = match kind.half() {
+                    Some(half) => {
+                        let high = alu::compare(*compare, half, *flush, a >> 16, b >> 16);
+                        (alu::compare(*compare, half, *flush, a, b), high)
+                    }
+                    None => {
+                        let holds = alu::compare(*compare, *kind, *flush, a, b);
+                        (holds, !holds)
+                    }
+                };
                 let with = |holds: bool| match logic {
                     None => holds,
                     Some((logic, other, negate)) => {
@@ -259,16 +274,24 @@ impl Machine<'_> {
                         }
                     }
                 };
-                let (first, second) = (with(holds), with(!holds));
+                let (first, second) = (with(low), with(high));
                 set(thread, to.0, first.into());
                 if let Some(to) = to.1 {
                     set(thread, to, second.into());
                 }
             }
             Op::Set { compare, result, kind, flush, to, a, b } => {
-                let holds = alu::compare(*compare, *kind, *flush, read(*a), read(*b));
-                let yes = if *result == Type::F32 { 0x3F80_0000 } else { result.mask() };
-                set(thread, *to, if holds { yes } else { 0 });
+                let (a, b) = (read(*a), read(*b));
+                let value = match (kind.half(), result.half()) {
+                    (Some(half), inner) => {
+                        let one = |a, b| {
+                            answer(inner.unwrap_or(Type::B(2)), alu::compare(*compare, half, *flush, a, b))
+                        };
+                        one(a, b) | one(a >> 16, b >> 16) << 16
+                    }
+                    _ => answer(*result, alu::compare(*compare, *kind, *flush, a, b)),
+                };
+                set(thread, *to, value);
             }
             Op::Select { to, a, b, pred } => {
                 let value = if read(*pred) != 0 { read(*a) } else { read(*b) };
@@ -376,6 +399,15 @@ fn read_typed(
     kind: Type,
 ) -> u64 {
     machine.read(thread, around, operand) & kind.mask()
+}
+
+/// What `set` gives: 1 as a float, all bits as an integer.
+fn answer(result: Type, holds: bool) -> u64 {
+    match (holds, result.format()) {
+        (false, _) => 0,
+        (true, Some(format)) => format.encode(1.0, Round::Nearest, false),
+        (true, None) => result.mask(),
+    }
 }
 
 fn set(thread: &mut Thread, register: Register, value: u64) {

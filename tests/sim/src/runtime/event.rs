@@ -3,7 +3,7 @@
 
 use crate::abi::{Out, runtime};
 use crate::error::{Code, Outcome};
-use crate::{capture, device, event};
+use crate::{device, event};
 
 use super::stream;
 
@@ -50,12 +50,14 @@ runtime! {
 
     fn cudaEventQuery(handle: u64) {
         let event = event::find(handle)?;
-        capture::forbid_unsafe()?;
+        event.forbid_unsafe()?;
         event.query()
     }
 
     fn cudaEventSynchronize(handle: u64) {
-        event::find(handle)?.synchronize()
+        let event = event::find(handle)?;
+        event.forbid_unsafe()?;
+        event.synchronize()
     }
 
     fn cudaEventElapsedTime(out: Out<f32>, start: u64, end: u64) {

@@ -160,6 +160,16 @@ runtime! {
         kind.set(graph::node(node)?.kind as i32)
     }
 
+    /// CUDA 12 has no edges: there the third argument is the number. A number lies where its caller keeps it, as edges do, so
+    /// the two can not be told apart, and only the newer one is here.
+    fn cudaGraphNodeGetDependencies(node: u64, out: Out<u64>, edges: Out<u64>, count: Out<usize>) {
+        let after = graph::node(node)?.after;
+        if !edges.is_null() {
+            (0..after.len().min(count.get()?)).try_for_each(|index| edges.set_at(index, 0))?;
+        }
+        put_list(out, count, &after)
+    }
+
     fn cudaUserObjectCreate(out: Out<u64>, data: u64, destroy: Option<HostFunction>, count: u32, _flags: u32) {
         let destroy = destroy.ok_or(Code::INVALID_VALUE)?;
         if count == 0 {

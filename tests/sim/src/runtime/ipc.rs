@@ -18,7 +18,7 @@ runtime! {
     }
 
     fn cudaIpcCloseMemHandle(address: u64) {
-        device::runtime_context()?.synchronize()?;
+        device::runtime_context()?.drain()?;
         ipc::close_memory(address)
     }
 

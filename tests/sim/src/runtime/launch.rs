@@ -1,13 +1,13 @@
 //! Registration by the compiler's start-up code, and launches.
 #![allow(non_snake_case, reason = "the names are CUDA's")]
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::abi::{In, Out, Text, runtime};
 use crate::device;
 use crate::error::{Code, Outcome};
+use crate::handles::Own;
 use crate::launch::{self, Arguments, Function, Shape};
 use crate::registered;
 use crate::stream;
@@ -40,7 +40,7 @@ struct Configuration {
 }
 
 thread_local! {
-    static CONFIGURATIONS: RefCell<Vec<(Dim3, Dim3, usize, u64)>> = const { RefCell::new(Vec::new()) };
+    static CONFIGURATIONS: Own<(Dim3, Dim3, usize, u64)> = const { Own::new() };
 }
 
 #[unsafe(no_mangle)]
@@ -79,20 +79,21 @@ extern "C" fn __cudaRegisterFunction(
 
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterVar(
-    _binary: u64,
-    _host: u64,
+    binary: u64,
+    host: u64,
     _device: u64,
-    _name: u64,
+    name: Text,
     _external: i32,
     _bytes: usize,
     _is_constant: i32,
     _is_global: i32,
 ) {
+    registered::add_variable(binary, host, name.get().unwrap_or_default());
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn __cudaPushCallConfiguration(grid: Dim3, block: Dim3, shared_bytes: usize, stream: u64) -> u32 {
-    CONFIGURATIONS.with_borrow_mut(|stack| stack.push((grid, block, shared_bytes, stream)));
+    CONFIGURATIONS.with(|stack| stack.change(|stack| stack.push((grid, block, shared_bytes, stream))));
     0
 }
 
@@ -142,7 +143,7 @@ pub(crate) fn occupancy(block_threads: i32, dynamic_bytes: usize, static_bytes: 
 
 runtime! {
     fn __cudaPopCallConfiguration(grid: Out<Dim3>, block: Out<Dim3>, shared_bytes: Out<usize>, stream: Out<u64>) {
-        let top = CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONFIGURATION)?;
+        let top = CONFIGURATIONS.with(|stack| stack.change(Vec::pop)).ok_or(Code::INVALID_CONFIGURATION)?;
         grid.set(top.0)?;
         block.set(top.1)?;
         shared_bytes.set(top.2)?;

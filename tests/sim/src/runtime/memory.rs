@@ -43,7 +43,7 @@ fn free(address: u64, kinds: &[Kind]) -> Outcome {
     }
     let range = memory::find(address).filter(|range| range.base == address).ok_or(Code::INVALID_VALUE)?;
     let owner = device::find(range.context).unwrap_or(context);
-    owner.synchronize()?;
+    owner.drain()?;
     memory::release(address, kinds)
 }
 
@@ -124,7 +124,7 @@ runtime! {
 
     fn cudaHostUnregister(address: u64) {
         let context = device::runtime_context()?;
-        context.synchronize()?;
+        context.drain()?;
         memory::release(address, &[Kind::Registered]).map_err(|_| Code::HOST_NOT_REGISTERED)
     }
 

@@ -7,6 +7,7 @@ mod ipc;
 mod launch;
 mod memory;
 mod stream;
+mod symbol;
 mod unsupported;
 
 pub(crate) use graph::put_list;

@@ -17,19 +17,13 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// The library, which cargo puts beside the tests.
-pub fn path() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().join("libaccl_sim.so")
-}
-
 /// The libraries: the simulator, or, where `ACCL_SIM_TEST_REAL` is set, NVIDIA's, to see whether the tests are right.
 pub fn libraries() -> &'static [Library] {
     static LIBRARIES: OnceLock<Vec<Library>> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
         let names: Vec<PathBuf> = match std::env::var_os("ACCL_SIM_TEST_REAL") {
             Some(_) => vec!["libcudart.so.13".into(), "libcuda.so.1".into()],
-            None => vec![path()],
+            None => vec![accl_sim::built().unwrap()],
         };
         // SAFETY: the simulator has no constructors; NVIDIA's do no harm.
         names.into_iter().map(|name| unsafe { Library::new(name) }.unwrap()).collect()
@@ -110,6 +104,8 @@ api! {
     fn cudaIpcGetEventHandle(handle: &mut [u8; 64], event: u64);
     fn cuInit(flags: u32);
     fn cuDevicePrimaryCtxRetain(out: &mut u64, device: i32);
+    fn cuDevicePrimaryCtxRelease_v2(device: i32);
+    fn cudaDeviceReset();
     fn cuCtxSetCurrent(context: u64);
     fn cuCtxGetCurrent(context: &mut u64);
     fn cuCtxCreate_v2(out: &mut u64, flags: u32, device: i32);
@@ -144,6 +140,10 @@ api! {
     fn cuMemSetAccess(address: u64, bytes: usize, access: &[u32; 3], count: usize);
     fn cuMemExportToShareableHandle(out: &mut i32, handle: u64, kind: u32, flags: u64);
     fn cuMemImportFromShareableHandle(out: &mut u64, descriptor: u64, kind: u32);
+    fn cuGetProcAddress_v2(name: u64, out: &mut u64, version: i32, flags: u64, status: &mut i32);
+    fn cuCtxPushCurrent_v2(context: u64);
+    fn cuCtxPopCurrent_v2(context: &mut u64);
+    fn cuStreamGetCtx(stream: u64, context: &mut u64);
     fn cuGraphCreate(out: &mut u64, flags: u32);
     fn cuGraphAddHostNode(out: &mut u64, graph: u64, after: u64, count: usize, parameters: &HostNode);
     fn cuGraphAddDependencies(graph: u64, from: &u64, to: &u64, count: usize);

@@ -1,0 +1,132 @@
+//! Staging memory between users' buffers in a device and what ranks can reach: slots for pieces, and the streams that fill and
+//! empty them.
+
+use crate::device::{self, UserPointer};
+use crate::driver::{Context, Driver, Event, Exported, Stream};
+use crate::error::Result;
+use crate::memory;
+use parking_lot::Mutex;
+
+/// The input or the output of one piece. The same on all ranks, since they cut calls alike.
+pub(super) const SLOT_BYTES: usize = 2 << 20;
+
+/// Pieces between the device and the host at once, in each direction.
+pub(super) const SLOTS: usize = 2;
+
+/// One direction between the device and the slots.
+#[derive(Debug)]
+pub(super) struct Lane {
+    slots: [UserPointer; SLOTS],
+    pub(super) stream: Stream,
+    /// Behind the copies of each slot.
+    events: [Event; SLOTS],
+}
+
+impl Lane {
+    fn new(driver: &dyn Driver, start: UserPointer) -> Result<Self> {
+        Ok(Self {
+            slots: [start, start.byte_add(SLOT_BYTES)],
+            stream: driver.create_stream()?,
+            events: [driver.create_event()?, driver.create_event()?],
+        })
+    }
+
+    /// The slot of a piece.
+    pub(super) fn slot(&self, piece: usize) -> UserPointer {
+        self.slots[piece % SLOTS]
+    }
+
+    /// Marks the end of what is queued for a piece.
+    pub(super) fn mark(&self, driver: &dyn Driver, piece: usize) -> Result<()> {
+        driver.record(self.events[piece % SLOTS], self.stream)
+    }
+
+    /// True if that is done.
+    pub(super) fn has_passed(&self, driver: &dyn Driver, piece: usize) -> Result<bool> {
+        driver.has_passed(self.events[piece % SLOTS])
+    }
+}
+
+/// Where staging memory lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// In the host: operations run there as any other.
+    Host,
+    /// In the device: a window that peers open.
+    Device,
+}
+
+/// Staging memory of one rank, and the streams that fill and empty it.
+///
+/// It is made when a program makes a communicator, or launches something for the first time, by the program's own thread, and
+/// kept for the next communicator of the context when this one ends: drivers wait for all work of the device when memory is given
+/// back, and may when it is made, and the engine's thread would wait for work that waits for the engine.
+#[derive(Debug)]
+pub(super) struct Staging {
+    context: Context,
+    kind: Kind,
+    start: UserPointer,
+    pub(super) input: Lane,
+    pub(super) output: Lane,
+    /// Who works in a window.
+    accelerator: Option<&'static device::Accelerator>,
+}
+
+/// What no communicator uses.
+static SPARE: Mutex<Vec<Staging>> = Mutex::new(Vec::new());
+
+impl Staging {
+    pub(super) const BYTES: usize = 2 * SLOTS * SLOT_BYTES;
+
+    /// Staging memory of a context, which must be the thread's.
+    pub(super) fn take(driver: &'static dyn Driver, context: Context, kind: Kind) -> Result<Self> {
+        let mut spare = SPARE.lock();
+        let fits = |staging: &Self| staging.context == context && staging.kind == kind;
+        if let Some(index) = spare.iter().position(fits) {
+            return Ok(spare.swap_remove(index));
+        }
+        drop(spare);
+        let (start, accelerator) = match kind {
+            Kind::Host => (host_memory(driver)?, None),
+            Kind::Device => {
+                let accelerator = device::Accelerator::new(driver)?;
+                let start = device::Accelerator::allocate(driver, Self::BYTES)?;
+                // As long-lived as the memory.
+                (start, Some(&*Box::leak(Box::new(accelerator))))
+            }
+        };
+        let input = Lane::new(driver, start)?;
+        let output = Lane::new(driver, start.byte_add(SLOTS * SLOT_BYTES))?;
+        Ok(Self { context, kind, start, input, output, accelerator })
+    }
+
+    /// Keeps it for the next one. Nothing may be under way in it.
+    pub(super) fn give_back(self) {
+        SPARE.lock().push(self);
+    }
+
+    /// Its first byte.
+    pub(super) fn start(&self) -> UserPointer {
+        self.start
+    }
+
+    /// Who works in a window.
+    pub(super) fn accelerator(&self) -> Option<&'static device::Accelerator> {
+        self.accelerator
+    }
+
+    /// How other processes find a window.
+    pub(super) fn exported(&self, driver: &dyn Driver) -> Result<Exported> {
+        driver.export(self.start.address())
+    }
+}
+
+/// Staging memory in the host, which peers map, and the driver knows.
+fn host_memory(driver: &dyn Driver) -> Result<UserPointer> {
+    let start = memory::allocate_shared(Staging::BYTES)?;
+    if let Err(error) = driver.register(start.address(), Staging::BYTES) {
+        memory::free(start.as_ptr())?;
+        return Err(error);
+    }
+    Ok(start)
+}
