@@ -6,6 +6,7 @@
 //! Addresses of a device are handed to its driver, and never followed here.
 #![allow(unsafe_code)]
 
+use super::kernels::{self, Kernels};
 use super::{Device, Operand, UserPointer};
 use crate::driver::{Driver, Event, Exported, Stream};
 use crate::error::{Error, Result};
@@ -13,6 +14,7 @@ use crate::reduce::{Form, Reduction};
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// One stream of one device. The device's context must be the thread's in every call.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Accelerator {
     stream: Stream,
     /// Behind what was queued when it was last recorded.
     event: Event,
+    /// What reduces, or why nothing does.
+    kernels: Result<Arc<Kernels>>,
     state: Mutex<State>,
 }
 
@@ -34,10 +38,15 @@ struct State {
 }
 
 impl Accelerator {
-    /// With a stream of the current context.
+    /// With a stream of the current context. Loads the kernels if this is the context's first, which may wait for the device.
     pub fn new(driver: &'static dyn Driver) -> Result<Self> {
         let (stream, event) = (driver.create_stream()?, driver.create_event()?);
-        Ok(Self { driver, stream, event, state: Mutex::default() })
+        Ok(Self { driver, stream, event, kernels: kernels::of_current(driver), state: Mutex::default() })
+    }
+
+    /// True where [`Device::reduce`] works; of elements to elements, that is.
+    pub fn has_kernels(&self) -> bool {
+        self.kernels.is_ok()
     }
 
     /// Memory of the current context's device, which is never freed.
@@ -52,11 +61,6 @@ impl Accelerator {
         let address = driver.open(memory)?;
         // SAFETY: the driver maps it as long as this process does not close it.
         Ok(unsafe { UserPointer::new(std::ptr::with_exposed_provenance(address)) })
-    }
-
-    /// True if reductions can be done there.
-    pub fn has_kernels(&self) -> bool {
-        false
     }
 
     fn queue(&self, work: impl FnOnce() -> Result<()>) {
@@ -78,13 +82,25 @@ impl Device for Accelerator {
 
     fn reduce(
         &self,
-        _reduction: &Reduction,
-        _operands: &[Operand],
-        _destination: UserPointer,
-        _form: Form,
-        _count_elems: usize,
+        reduction: &Reduction,
+        operands: &[Operand],
+        destination: UserPointer,
+        form: Form,
+        count_elems: usize,
     ) {
-        self.queue(|| Err(Error::internal("a reduction on a device without kernels")));
+        if let [only] = operands
+            && reduction.is_copy(only.form, only.scale.is_some(), form)
+        {
+            self.copy(destination, only.start, count_elems * reduction.element_bytes());
+        } else if count_elems > 0 && !operands.is_empty() {
+            self.queue(|| {
+                if form != Form::Element || operands.iter().any(|operand| operand.form != form) {
+                    return Err(Error::internal("a device reduces elements only, and to elements"));
+                }
+                let kernels = self.kernels.as_ref().map_err(Clone::clone)?;
+                kernels.reduce(self.driver, self.stream, reduction, operands, destination, count_elems)
+            });
+        }
     }
 
     fn copy_streaming(&self, destination: UserPointer, source: UserPointer, bytes: usize) {

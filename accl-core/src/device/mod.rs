@@ -6,11 +6,13 @@
 
 mod accelerator;
 mod host;
+mod kernels;
 mod mailbox;
 mod pointer;
 
 pub use accelerator::Accelerator;
 pub use host::Host;
+pub use kernels::SOURCE as KERNELS_SOURCE;
 pub use mailbox::Mailbox;
 pub use pointer::UserPointer;
 

@@ -7,8 +7,8 @@
 
 use super::table::{IpcHandle, Table};
 use super::{
-    Capture, CaptureMode, Context, Driver, Event, Exported, Pinned, Properties, Residence, Stream, Until,
-    refused,
+    Capture, CaptureMode, Context, Driver, Event, Exported, Function, Grid, Module, Pinned, Properties,
+    Residence, Stream, Until, refused,
 };
 use crate::config;
 use crate::error::{Error, Result};
@@ -384,6 +384,43 @@ impl Driver for Cuda {
             let kept = (self.table.graph_retain)(handle(graph), object, 1, GRAPH_MOVES_OBJECT);
             self.check("GraphRetainUserObject", kept)
         }
+    }
+
+    fn load_module(&self, program: &CStr) -> Result<Module> {
+        let mut module = null_mut();
+        // SAFETY: see the head of this file; a text ends with a zero.
+        let code = unsafe { (self.table.module_load)(&raw mut module, program.as_ptr().cast()) };
+        self.check("ModuleLoadData", code).map(|()| Module(number(module)))
+    }
+
+    fn find_function(&self, module: Module, name: &CStr) -> Result<Function> {
+        let mut function = null_mut();
+        // SAFETY: see the head of this file.
+        let code =
+            unsafe { (self.table.module_function)(&raw mut function, handle(module.0), name.as_ptr()) };
+        self.check("ModuleGetFunction", code).map(|()| Function(number(function)))
+    }
+
+    fn launch(&self, function: Function, grid: Grid, parameter: &[u64], stream: Stream) -> Result<()> {
+        let mut parameters = [parameter.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: see the head of this file; the driver reads the parameter within the call, and whoever launches a kernel gives it
+        // a parameter of its size.
+        let code = unsafe {
+            (self.table.launch_kernel)(
+                handle(function.0),
+                grid.blocks,
+                1,
+                1,
+                grid.threads,
+                1,
+                1,
+                0,
+                handle(stream.0),
+                parameters.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        self.check("LaunchKernel", code)
     }
 
     fn call_host(&self, stream: Stream, function: fn()) -> Result<()> {

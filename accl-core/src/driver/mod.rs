@@ -9,6 +9,7 @@ mod table;
 
 use crate::config;
 use crate::error::{Error, Result};
+use std::ffi::CStr;
 use std::fmt::Debug;
 use std::sync::OnceLock;
 
@@ -28,6 +29,23 @@ pub struct Stream(pub usize);
 /// A mark in a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event(pub usize);
+
+/// Code that a context has loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Module(pub usize);
+
+/// A kernel of a module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Function(pub usize);
+
+/// How many threads run a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grid {
+    /// Blocks of threads.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+}
 
 /// Host memory that both the processor and the device can reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -186,6 +204,15 @@ pub trait Driver: Send + Sync + Debug {
 
     /// Has `ended` called when the graph and all that was made of it is gone, on any thread. It must not call the driver.
     fn keep_for_graph(&self, graph: usize, ended: Box<dyn FnOnce() + Send>) -> Result<()>;
+
+    /// Loads a program, in PTX, into the current context; translating it may take a second, and may wait for the device.
+    fn load_module(&self, program: &CStr) -> Result<Module>;
+
+    /// The kernel of a name.
+    fn find_function(&self, module: Module, name: &CStr) -> Result<Function>;
+
+    /// Queues a kernel whose only parameter is a structure of these words. They are copied in the call.
+    fn launch(&self, function: Function, grid: Grid, parameter: &[u64], stream: Stream) -> Result<()>;
 
     /// Queues a call of `function` on a thread of the driver. It must not call the driver, nor wait.
     fn call_host(&self, stream: Stream, function: fn()) -> Result<()>;

@@ -84,6 +84,10 @@ table! {
     event_query: ["EventQuery"] (*mut c_void);
     user_object_create: ["UserObjectCreate"] (*mut *mut c_void, *mut c_void, Callback, c_uint, c_uint);
     graph_retain: ["GraphRetainUserObject"] (*mut c_void, *mut c_void, c_uint, c_uint);
+    module_load: ["ModuleLoadData"] (*mut *mut c_void, *const c_void);
+    module_function: ["ModuleGetFunction"] (*mut *mut c_void, *mut c_void, *const c_char);
+    launch_kernel: ["LaunchKernel"]
+        (*mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, *mut c_void, *mut *mut c_void, *mut *mut c_void);
     launch_host: ["LaunchHostFunc"] (*mut c_void, Callback, *mut c_void);
     error_name: ["GetErrorName"] (c_int, *mut *const c_char);
     error_text: ["GetErrorString"] (c_int, *mut *const c_char);

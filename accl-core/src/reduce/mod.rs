@@ -103,6 +103,21 @@ impl Reduction {
         Self { dtype, op, ranks, path, table: table(dtype, op, path) }
     }
 
+    /// The type of the elements.
+    pub fn dtype(&self) -> DataType {
+        self.dtype
+    }
+
+    /// How they are combined.
+    pub fn op(&self) -> ReduceOp {
+        self.op
+    }
+
+    /// What divides an average.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
     /// Bytes of one element.
     pub fn element_bytes(&self) -> usize {
         self.table.element_bytes
@@ -132,7 +147,7 @@ impl Reduction {
         unsafe {
             match sources {
                 [] => {}
-                [source] if self.is_copy(source, dst_form) => {
+                [source] if self.is_copy(source.form, source.scale.is_some(), dst_form) => {
                     ptr::copy(source.start, dst, count_elems * self.bytes(dst_form));
                 }
                 [left, right] if self.is_plain(sources, dst_form) => {
@@ -155,10 +170,10 @@ impl Reduction {
         }
     }
 
-    /// True where one source is the result.
-    fn is_copy(&self, source: &Source, dst_form: Form) -> bool {
-        let same_bits = self.table.same || source.form == dst_form;
-        let scaled = self.table.scales && source.form == Form::Element && source.scale.is_some();
+    /// True where one source, of this form and with a factor or without, is the result.
+    pub fn is_copy(&self, form: Form, has_scale: bool, dst_form: Form) -> bool {
+        let same_bits = self.table.same || form == dst_form;
+        let scaled = self.table.scales && form == Form::Element && has_scale;
         let divided = self.op == ReduceOp::Avg && dst_form == Form::Element && self.ranks > 1;
         // An element of an average that stays one was never widened, so a division by one is no change either.
         same_bits && !scaled && !divided

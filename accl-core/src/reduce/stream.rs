@@ -88,7 +88,7 @@ impl Reduction {
             return unsafe { self.reduce(sources, dst, dst_form, count_elems) };
         }
         if let [source] = sources
-            && self.is_copy(source, dst_form)
+            && self.is_copy(source.form, source.scale.is_some(), dst_form)
         {
             // SAFETY: the conditions of `reduce`; the destination is apart, as it is not the source.
             return unsafe { copy(self.path, dst, source.start, count_elems * bytes) };

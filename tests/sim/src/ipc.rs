@@ -59,6 +59,14 @@ pub(crate) fn open_memory(handle: &Handle, context: &Context) -> Outcome<u64> {
     if handle.words[1] == u64::from(std::process::id()) {
         return Err(Code::INVALID_CONTEXT);
     }
+    let device = device::visible()
+        .iter()
+        .position(|&number| number as u64 == handle.words[5])
+        .unwrap_or(context.device);
+    // Opening enables access, as if the peer's context had been named for it.
+    if device != context.device && !device::can_access(context.device, device) {
+        return Err(Code(217));
+    }
     let file = open(handle, MEMORY)?;
     let mut opened = lock(&OPENED);
     let opened = opened.get_or_insert_default();
@@ -70,10 +78,6 @@ pub(crate) fn open_memory(handle: &Handle, context: &Context) -> Outcome<u64> {
     let size = bytes.next_multiple_of(PAGE);
     let base = memory::addresses(size, PAGE);
     memory::map(base, size, Some(&file), false)?;
-    let device = device::visible()
-        .iter()
-        .position(|&number| number as u64 == handle.words[5])
-        .unwrap_or(context.device);
     let backing = Some(Arc::new(Backing { file, bytes, charged: None }));
     let (kind, access, id) = (Kind::Imported, Access::ReadWrite, memory::next_id());
     memory::add(Range {
