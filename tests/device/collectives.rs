@@ -22,7 +22,7 @@ fn sum_of_all(ranks: usize, index: usize) -> i32 {
 }
 
 /// One more than what a call's slots hold for some, a few more pieces for others, and small ones.
-const COUNTS: [usize; 5] = [1, 100, 5000, (1 << 20) + 17, (5 << 19) + 1];
+const COUNTS: [usize; 5] = [1, 100, 5000, (1 << 19) + 17, (9 << 17) + 1];
 
 fn all_kinds(rank: Rank) {
     let (api, cuda) = (rank.api, cuda());
@@ -107,7 +107,7 @@ fn devices_read_each_other_where_they_can() {
         let cluster = (0..processes).fold(cluster, |cluster, process| {
             cluster.env_of(process, "ACCL_SIM_COUNTS", file(process).display())
         });
-        with_devices(cluster, 4).run("all_kinds");
+        with_devices(cluster, 4).run("many_streams");
         let count = |process| {
             let counts = std::fs::read_to_string(file(process)).unwrap();
             std::fs::remove_file(file(process)).unwrap();
