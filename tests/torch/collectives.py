@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every collective of torch.distributed over this library on the simulated device, with values: both process groups, 2 and 4 ranks.
+"""Every collective of torch.distributed over this library on the simulated device, with values: both process groups, 2 and 4 ranks (or as
+TORCH_RANKS says).
 
 Each rank also shows that the library which it used is the one that was put into the place of libnccl.so.2.
 """
@@ -159,13 +160,13 @@ def main():
     # Versions before 2.15 have one process group, under one name.
     both = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 15)
     for backend in ("nccl", "nccl-legacy") if both else ("nccl",):
-        for ranks in (2, 4):
+        for ranks in map(int, os.environ.get("TORCH_RANKS", "2 4").split()):
             with tempfile.TemporaryDirectory() as directory:
                 multiprocessing.spawn(work, args=(ranks, backend, directory), nprocs=ranks)
             print(f"collectives: {backend}, {ranks} ranks")
 
 
 if __name__ == "__main__":
-    os.environ["ACCL_SIM_DEVICES"] = "4"
+    os.environ["ACCL_SIM_DEVICES"] = "8"
     os.environ["TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"] = "false"
     sys.exit(main())

@@ -117,7 +117,7 @@ pub(crate) struct Dock {
 impl Dock {
     /// A dock for streams of `accelerator`.
     pub(crate) fn new(accelerator: Accelerator) -> Result<Self> {
-        let mailbox = accelerator.within(Mailbox::take)?;
+        let mailbox = accelerator.within(|driver| relaxed(driver, || Mailbox::take(driver)))?;
         let factor = mailbox.factor();
         let launched =
             Launched { mailbox, expected: VecDeque::new(), stream: None, graphs: Vec::new(), served: false };
@@ -306,8 +306,8 @@ fn spread(driver: &dyn Driver, first: Stream, others: &[Stream]) -> Result<()> {
     })
 }
 
-/// Runs `body`, which is no part of what this thread captures.
-fn relaxed<T>(driver: &dyn Driver, body: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Runs `body`, which is no part of what this thread captures, nor any other.
+pub(super) fn relaxed<T>(driver: &dyn Driver, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = driver.exchange_capture_mode(CaptureMode::RELAXED)?;
     let outcome = body();
     driver.exchange_capture_mode(before)?;

@@ -4,7 +4,7 @@
 //! everybody can reach everybody are windows used: then pieces are copied to a window, peers' devices read there, and nothing
 //! goes through the host. Users' own buffers are never opened by peers: their owners may free them at any time.
 
-use super::dock::Accelerator;
+use super::dock::{Accelerator, relaxed};
 use super::seat::Seat;
 use super::staging::{Kind, Staging};
 use crate::device;
@@ -90,11 +90,12 @@ impl Seat {
     pub fn offer_window(&self, process: u64, apart: bool) -> (Option<OwnWindow>, Offer) {
         let Some(dock) = self.dock.as_ref().filter(|_| !apart) else { return (None, Offer::NONE) };
         let accelerator = dock.accelerator;
-        let made = accelerator.within(|driver| {
+        let make = |driver| {
             let staging = Staging::take(driver, accelerator.context, Kind::Device)?;
             let exported = staging.exported(driver)?;
             Ok((staging, exported))
-        });
+        };
+        let made = accelerator.within(|driver| relaxed(driver, || make(driver)));
         let Ok((staging, exported)) = made else { return (None, Offer::NONE) };
         let offer = Offer {
             there: true,
@@ -129,10 +130,9 @@ impl OwnWindow {
         let offers: Vec<Offer> = offers.chunks_exact(Offer::BYTES).map(Offer::from_bytes).collect();
         let process = offers.get(own).map_or(0, |offer| offer.process);
         let reduces = offers.iter().all(|offer| offer.reduces);
-        let opened = self.accelerator.within(|_| {
-            let open = |(rank, offer)| self.open(rank == own, process, offer);
-            offers.iter().enumerate().map(open).collect::<Result<Vec<_>>>()
-        });
+        let open = |(rank, offer)| self.open(rank == own, process, offer);
+        let open_all = || offers.iter().enumerate().map(open).collect::<Result<Vec<_>>>();
+        let opened = self.accelerator.within(|driver| relaxed(driver, open_all));
         let Ok(windows) = opened else { return (false, reduces) };
         let mut endpoint = seat.endpoint.lock();
         let Some(fabric) = &mut endpoint.fabric else { return (false, reduces) };
