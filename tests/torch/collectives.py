@@ -20,7 +20,7 @@ TYPES = (
 
 
 def own(rank):
-    return [(rank + 1) * (index % 5 + 1) for index in range(COUNT)]
+    return [(rank + 1) * (index % 3 + 1) for index in range(COUNT)]
 
 
 class Checks:
