@@ -7,13 +7,14 @@ use super::support::device::{OnDevice, cuda, with_devices};
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
     ("dies", dies),
     ("disagree", disagree),
     ("never_calls", never_calls),
     ("refused", refused),
     ("aborts", aborts),
     ("leaves", leaves),
+    ("begins_anew", begins_anew),
 ];
 
 const NOT_READY: c_int = 600;
@@ -195,4 +196,43 @@ fn leaves(rank: Rank) {
 #[test]
 fn destroying_waits_for_what_has_been_launched() {
     with_devices(Cluster::new(2, 1), 2).ids(5).run("leaves");
+}
+
+/// Aborts while calls are queued behind work that ends later, then works with new communicators on the same device: what old streams
+/// still come to is nobody's.
+fn begins_anew(rank: Rank) {
+    static GATE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    extern "C" fn wait_for_gate(_: *mut std::ffi::c_void) {
+        while !GATE.load(std::sync::atomic::Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let (api, cuda) = (rank.api, cuda());
+    cuda.choose(rank.rank);
+    let (old, new) = (cuda.stream(), cuda.stream());
+    let buffers = [OnDevice::of(&[1i32; 100]), OnDevice::of(&[1i32; 100])];
+    let reduce = |comm, buffer: &OnDevice<i32>, stream| {
+        api.ok(unsafe { (api.ncclAllReduce)(buffer.start, buffer.start, 100, INT32, SUM, comm, stream) });
+    };
+    let comm = api.init(rank.ranks, rank.ids[0], rank.rank);
+    cuda.ok(unsafe { (cuda.cudaLaunchHostFunc)(old, wait_for_gate, std::ptr::null_mut()) });
+    (0..5).for_each(|_| reduce(comm, &buffers[0], old));
+    api.ok(unsafe { (api.ncclCommAbort)(comm) });
+    for (round, id) in rank.ids[1..].iter().enumerate() {
+        let comm = api.init(rank.ranks, *id, rank.rank);
+        if round == 1 {
+            GATE.store(true, std::sync::atomic::Ordering::Release);
+        }
+        buffers[1].set(&[1; 100]);
+        (0..20).for_each(|_| reduce(comm, &buffers[1], new));
+        cuda.wait(new);
+        assert_eq!(buffers[1].get(), [(rank.ranks as i32).wrapping_pow(20); 100]);
+        api.destroy(comm);
+    }
+    cuda.wait(old);
+}
+
+#[test]
+fn after_an_abort_with_calls_outstanding_others_begin_anew() {
+    with_devices(Cluster::new(2, 1), 2).ids(4).run("begins_anew");
 }

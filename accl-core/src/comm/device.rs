@@ -4,7 +4,7 @@ use super::Communicator;
 use crate::bootstrap::PeerRecord;
 use crate::config::Settings;
 use crate::driver;
-use crate::engine::{Accelerator, HostStream};
+use crate::engine::{Accelerator, HostStream, OwnWindow, WindowOffer};
 use crate::error::{Error, Result};
 
 /// Where a call is made.
@@ -57,7 +57,7 @@ pub(super) fn check_alike(peers: &[PeerRecord]) -> Result<()> {
     let first = |on_device| peers.iter().position(|peer| peer.on_device == on_device);
     let (Some(device), Some(host)) = (first(true), first(false)) else { return Ok(()) };
     Err(Error::usage(format!(
-        "rank {device} ({}) uses a device, and rank {host} ({}) had none when it called; choose a device before that on every rank, or          set ACCL_DEVICE=none everywhere",
+        "rank {device} ({}) uses a device, and rank {host} ({}) had none when it called; choose a device before that on every rank, or set ACCL_DEVICE=none everywhere",
         peers[device].describe(),
         peers[host].describe()
     )))
@@ -80,18 +80,23 @@ impl Communicator {
         }
         let process = joined.peers[own].place.process;
         let (window, offer) = joined.seat.offer_window(process, settings.driver.apart);
+        let agreed = self.agree_on_windows(window.as_ref(), &offer);
+        match (window, &agreed) {
+            (Some(window), Ok(Some(reduces))) => joined.seat.use_windows(window, *reduces),
+            (Some(window), _) => window.give_back(),
+            (None, _) => {}
+        }
+        agreed.map(|_| ())
+    }
+
+    /// Whether everybody reaches everybody's window, and then whether devices can reduce.
+    fn agree_on_windows(&self, window: Option<&OwnWindow>, offer: &WindowOffer) -> Result<Option<bool>> {
         let offers = self.tell_all(&offer.to_bytes())?;
-        let opened = window.as_ref().map(|window| window.open_others(&joined.seat, own, &offers));
+        let seat = &self.joined()?.seat;
+        let opened = window.map(|window| window.open_others(seat, self.rank(), &offers));
         let (reached, reduces) = opened.unwrap_or((false, false));
         let all = self.tell_all(&[u8::from(reached)])?;
-        if let Some(window) = window {
-            if all.iter().all(|reached| *reached == 1) {
-                joined.seat.use_windows(window, reduces);
-            } else {
-                window.give_back();
-            }
-        }
-        Ok(())
+        Ok(all.iter().all(|reached| *reached == 1).then_some(reduces))
     }
 
     /// The number of its device in this process, or -1 in host memory.

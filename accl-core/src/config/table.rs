@@ -91,7 +91,7 @@ pub const SETTINGS: &[Setting] = &[
         "DEVICE",
         Kind::Text,
         "auto",
-        "auto: communicators are of the device that the process uses when it makes them, if it uses one; none: of host memory",
+        "auto: communicators are of the device that the process uses when it makes them, if it uses a driver; none: of host memory",
     ),
     setting(
         "DRIVER_LIB",

@@ -28,38 +28,46 @@ const FACTOR_AT: usize = 96;
 /// Lines that nobody uses.
 static SPARE: Mutex<Vec<Mailbox>> = Mutex::new(Vec::new());
 
-/// One line.
+/// One line. Everything may be used from any thread at any time.
 #[derive(Debug)]
 pub struct Mailbox {
     host: usize,
     device: usize,
-    /// The last number that was used.
-    pub last: u32,
+    /// The last number that its earlier owners have used.
+    before: u32,
+}
+
+/// The number after `last`; never 0.
+pub fn number_after(last: u32) -> u32 {
+    last.wrapping_add(1).max(1)
 }
 
 impl Mailbox {
-    /// A line of memory that `driver` can reach.
+    /// A line of memory that `driver` can reach. Drivers may wait for a device when they allocate, so nothing is locked meanwhile.
     pub fn take(driver: &dyn Driver) -> Result<Self> {
-        let mut spare = SPARE.lock();
-        if spare.is_empty() {
-            let page = driver.allocate_pinned(PAGE_BYTES)?;
-            let line = |at| Self { host: page.host + at, device: page.device + at, last: 0 };
-            spare.extend((0..PAGE_BYTES).step_by(LINE_BYTES).map(line));
+        if let Some(line) = SPARE.lock().pop() {
+            return Ok(line);
         }
-        spare.pop().ok_or_else(|| crate::error::Error::internal("a page without lines"))
+        let page = driver.allocate_pinned(PAGE_BYTES)?;
+        let line = |at| Self { host: page.host + at, device: page.device + at, before: 0 };
+        SPARE.lock().extend((LINE_BYTES..PAGE_BYTES).step_by(LINE_BYTES).map(line));
+        Ok(line(0))
     }
 
-    /// Gives the line back; this is not to be used after that. No stream may come to it any more; those that wait at it may still
-    /// do so.
-    pub fn give_back(&mut self) {
-        let Self { host, device, last } = *self;
-        SPARE.lock().push(Self { host, device, last });
+    /// The last number that was used before this owner.
+    pub fn before(&self) -> u32 {
+        self.before
     }
 
-    /// The number after the last one, which is the last one from now on; never 0.
-    pub fn take_number(&mut self) -> u32 {
-        self.last = self.last.wrapping_add(1).max(1);
-        self.last
+    /// Gives the line back, whose last number was `last`; this is not to be used after that. No stream may come to it any more;
+    /// those that wait at it may still do so.
+    pub fn give_back(&self, last: u32) {
+        // Numbers of a graph's launches must not come round to 0.
+        const LAST: u32 = 0xff00_0000;
+        let Self { host, device, .. } = *self;
+        if last < LAST {
+            SPARE.lock().push(Self { host, device, before: last });
+        }
     }
 
     /// Where streams say that they have come to a launch; 0 when that has been seen.

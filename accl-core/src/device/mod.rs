@@ -12,8 +12,9 @@ mod pointer;
 
 pub use accelerator::Accelerator;
 pub use host::Host;
+pub use kernels::OPERANDS_MOST;
 pub use kernels::SOURCE as KERNELS_SOURCE;
-pub use mailbox::Mailbox;
+pub use mailbox::{Mailbox, number_after};
 pub use pointer::UserPointer;
 
 use crate::error::Result;

@@ -133,13 +133,7 @@ impl Driver for Cuda {
             self.check("CtxGetDevice", unsafe { (self.table.context_device)(&raw mut ordinal) })?;
             return Ok(Some(Context { handle: number(context), ordinal }));
         }
-        let (mut flags, mut active) = (0, 0);
-        // SAFETY: as above.
-        let code = unsafe { (self.table.primary_state)(0, &raw mut flags, &raw mut active) };
-        if code != 0 || active == 0 {
-            return Ok(None);
-        }
-        self.primary(0).map(Some)
+        if self.devices()? == 0 { Ok(None) } else { self.primary(0).map(Some) }
     }
 
     fn primary(&self, ordinal: i32) -> Result<Context> {

@@ -117,8 +117,8 @@ pub struct Properties {
 
 /// What the library asks of a driver. Errors are of kind [`crate::ErrorKind::Device`], and name function and code.
 pub trait Driver: Send + Sync + Debug {
-    /// The calling thread's context: its current one, or the primary one of the first device if the process has that in use (programs
-    /// of the runtime library that never chose a device). None if the process uses no device.
+    /// The calling thread's context: its current one, or the primary one of the first device, as programs of the runtime library have
+    /// it that chose none. None if the process has not initialised the driver, or there is no device.
     fn current(&self) -> Result<Option<Context>>;
 
     /// The context that the runtime library uses for device `ordinal`.

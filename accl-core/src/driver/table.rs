@@ -52,7 +52,6 @@ table! {
     context_push: ["CtxPushCurrent_v2", "CtxPushCurrent"] (*mut c_void);
     context_pop: ["CtxPopCurrent_v2", "CtxPopCurrent"] (*mut *mut c_void);
     context_device: ["CtxGetDevice"] (*mut c_int);
-    primary_state: ["DevicePrimaryCtxGetState"] (c_int, *mut c_uint, *mut c_int);
     primary_retain: ["DevicePrimaryCtxRetain"] (*mut *mut c_void, c_int);
     device_count: ["DeviceGetCount"] (*mut c_int);
     device_attribute: ["DeviceGetAttribute"] (*mut c_int, c_int, c_int);

@@ -51,6 +51,8 @@ struct Served {
     /// Launches that have failed: their streams wait until the communicator is aborted, so that nobody takes what is in the
     /// buffers for a result.
     held: Vec<(Door, u32)>,
+    /// Streams are let go when what the device has under way for them is done.
+    ending: bool,
 }
 
 impl Served {
@@ -116,6 +118,7 @@ impl Served {
         if let Ok(dock) = self.dock() {
             let mut launched = dock.launched.lock();
             over += launched.expected.len() as u64;
+            launched.abandoned |= !launched.expected.is_empty();
             launched.expected.clear();
         }
         self.seat.complete_launches(over);
@@ -123,28 +126,28 @@ impl Served {
 
     /// The next launch to which a stream has come.
     fn arrived(&self) -> Option<Running> {
-        let mut launched = self.dock().ok()?.launched.lock();
+        let dock = self.dock().ok()?;
         let start = |door, number, content| {
             Some(Running { door, number, content, work: StagedWork::default(), stall: Stall::default() })
         };
+        let mut launched = dock.launched.lock();
+        while launched.expected.front().is_some_and(|first| first.cancelled) {
+            launched.expected.pop_front();
+            self.seat.complete_launches(1);
+        }
         // Acquire: what the stream did before is there.
-        let number = launched.mailbox.arrival().load(Ordering::Acquire);
-        if number != 0 {
-            launched.mailbox.arrival().store(0, Ordering::Relaxed);
-            if launched.expected.front().is_some_and(|first| first.number == number)
-                && let Some(Expected { content, .. }) = launched.expected.pop_front()
-            {
-                return start(Door::Open, number, content);
-            }
+        let number = dock.mailbox.arrival().swap(0, Ordering::Acquire);
+        if number != 0
+            && launched.expected.front().is_some_and(|first| first.number == number)
+            && let Some(Expected { content, .. }) = launched.expected.pop_front()
+        {
+            return start(Door::Open, number, content);
         }
         for graph in &launched.graphs {
-            let mailbox = graph.mailbox.lock();
-            let number = mailbox.arrival().load(Ordering::Acquire);
-            if number == 0 {
-                continue;
-            }
-            mailbox.arrival().store(0, Ordering::Relaxed);
-            if let Some(content) = graph.content(number) {
+            let number = graph.mailbox.arrival().swap(0, Ordering::Acquire);
+            if number != 0
+                && let Some(content) = graph.content(number)
+            {
                 return start(Door::Graph(graph.clone()), number, content);
             }
         }
@@ -154,39 +157,62 @@ impl Served {
     /// Ends the launch that runs: its stream goes on.
     fn end_running(&mut self) {
         let Some(running) = self.running.take() else { return };
-        match running.door {
-            // Release: what was done is there for the stream.
-            Door::Graph(graph) => graph.mailbox.lock().done().store(running.number, Ordering::Release),
-            Door::Open => {
-                if let Ok(dock) = self.dock() {
-                    dock.launched.lock().mailbox.done().store(running.number, Ordering::Release);
-                }
-                self.seat.complete_launches(1);
-            }
+        let is_open = matches!(running.door, Door::Open);
+        self.answer(&running.door, running.number);
+        if is_open {
+            self.seat.complete_launches(1);
+        }
+    }
+
+    /// Lets the stream of a launch go on.
+    fn answer(&self, door: &Door, number: u32) {
+        // Release: what was done is there for the stream.
+        match (door, &self.seat.dock) {
+            (Door::Graph(graph), _) => graph.mailbox.done().store(number, Ordering::Release),
+            (Door::Open, Some(dock)) => dock.mailbox.done().store(number, Ordering::Release),
+            (Door::Open, None) => {}
         }
     }
 
     /// Lets all streams go on, whatever they have come to or will come to; true if that was still to be done.
     fn let_go(&mut self) -> bool {
-        let mut moved = self.running.is_some() || !self.held.is_empty();
-        self.hold();
-        let held = std::mem::take(&mut self.held);
-        let Ok(dock) = self.dock() else { return false };
-        let launched = dock.launched.lock();
-        launched.mailbox.done().store(launched.mailbox.last, Ordering::Release);
-        for (door, number) in held {
-            if let Door::Graph(graph) = door {
-                graph.mailbox.lock().done().store(number, Ordering::Release);
-            }
+        if self.running.is_some() {
+            // Peers must not read on what is given back now.
+            let Some(mut endpoint) = self.seat.endpoint.try_lock() else { return false };
+            endpoint.close();
+            drop(endpoint);
+            self.hold();
         }
+        let Some(dock) = self.seat.dock.as_ref() else { return false };
+        if !self.held.is_empty() {
+            // Copies of ours must not come to buffers that their owners have got back. What the driver refuses is over.
+            if !self.ending {
+                self.ending = dock.mark_end().is_ok();
+            }
+            if self.ending && !dock.has_ended().unwrap_or(true) {
+                return false;
+            }
+            self.ending = false;
+        }
+        let mut moved = !self.held.is_empty();
+        for (door, number) in std::mem::take(&mut self.held) {
+            self.answer(&door, number);
+        }
+        let mut launched = dock.launched.lock();
+        let dropped = launched.expected.len();
+        launched.expected.clear();
+        launched.abandoned |= dropped > 0;
+        moved |= dropped > 0;
         for graph in &launched.graphs {
-            let mailbox = graph.mailbox.lock();
-            let number = mailbox.arrival().swap(0, Ordering::AcqRel);
+            let number = graph.mailbox.arrival().swap(0, Ordering::AcqRel);
             if number != 0 {
-                mailbox.done().store(number, Ordering::Release);
+                graph.mailbox.done().store(number, Ordering::Release);
                 moved = true;
             }
         }
+        launched.abandoned = dock.let_all_go(launched.abandoned);
+        drop(launched);
+        self.seat.complete_launches(dropped as u64);
         moved
     }
 
@@ -197,7 +223,7 @@ impl Served {
         launched.graphs.retain(|graph| {
             let ended = graph.ended.load(Ordering::Acquire);
             if ended {
-                graph.mailbox.lock().give_back();
+                graph.give_back(&dock.accelerator);
             }
             !ended
         });
@@ -211,6 +237,9 @@ impl Served {
 
     /// True if something may come from the device at any time.
     fn awaits_device(&self) -> bool {
+        if self.ending {
+            return true;
+        }
         if let Some(running) = &self.running {
             return running.work.awaits_device();
         }
@@ -235,7 +264,7 @@ impl Arrivals {
             // It fails where the driver knows no captures: then there is nothing to be relaxed.
             let _ = dock.accelerator.driver.exchange_capture_mode(CaptureMode::RELAXED);
         }
-        self.served.push(Served { seat, running: None, held: Vec::new() });
+        self.served.push(Served { seat, running: None, held: Vec::new(), ending: false });
         self.moved = Some(clock::now());
     }
 

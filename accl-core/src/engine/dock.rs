@@ -14,7 +14,7 @@ use super::seat::Seat;
 use super::staging::{Kind, Staging};
 use super::stream::{self, Part};
 use super::windows::Windows;
-use crate::device::{Mailbox, UserPointer};
+use crate::device::{Mailbox, number_after};
 use crate::driver::{Capture, CaptureMode, Context, Driver, Event, Stream, Until};
 use crate::error::{Error, Result};
 use crate::sync::prim::{AtomicBool, Ordering};
@@ -63,6 +63,8 @@ impl Content {
 pub(super) struct Expected {
     pub(super) number: u32,
     pub(super) content: Content,
+    /// The driver has refused it: no stream will come.
+    pub(super) cancelled: bool,
 }
 
 /// The launches of one graph.
@@ -70,11 +72,12 @@ pub(super) struct Expected {
 pub(super) struct Captured {
     /// The capture's number.
     id: u64,
-    first: u32,
-    pub(super) mailbox: Mutex<Mailbox>,
+    pub(super) mailbox: Mailbox,
     contents: Mutex<Vec<Content>>,
-    /// The stream of the last launch, and a mark behind that.
-    last: Mutex<Option<(Stream, Event)>>,
+    /// The stream of the last launch.
+    last: Mutex<Option<Stream>>,
+    /// A mark behind that launch.
+    event: Event,
     /// The graph is gone, and all that was made of it.
     pub(super) ended: AtomicBool,
 }
@@ -82,53 +85,105 @@ pub(super) struct Captured {
 impl Captured {
     /// The launch of a number.
     pub(super) fn content(&self, number: u32) -> Option<Content> {
-        self.contents.lock().get(number.wrapping_sub(self.first) as usize).cloned()
+        let first = number_after(self.mailbox.before());
+        self.contents.lock().get(number.wrapping_sub(first) as usize).cloned()
+    }
+
+    /// Gives everything back: nobody comes any more.
+    pub(super) fn give_back(&self, accelerator: &Accelerator) {
+        self.mailbox.give_back(self.mailbox.before().wrapping_add(self.contents.lock().len() as u32));
+        // What fails here concerns nobody.
+        let _ = accelerator.within(|driver| driver.destroy_event(self.event));
     }
 }
 
-/// What has been launched.
-#[derive(Debug)]
+/// What has been launched. Never locked while the driver is called: its queues may be full until the engine has done something.
+#[derive(Debug, Default)]
 pub(super) struct Launched {
-    pub(super) mailbox: Mailbox,
     /// Launches in the order in which their streams come to them.
     pub(super) expected: VecDeque<Expected>,
-    /// The stream of the last one.
-    stream: Option<Stream>,
     pub(super) graphs: Vec<Arc<Captured>>,
     /// True while the engine's thread looks at this dock.
     pub(super) served: bool,
+    /// Streams may come to launches that nobody expects any more.
+    pub(super) abandoned: bool,
+}
+
+/// The order of launches outside of graphs, for those who launch.
+#[derive(Debug)]
+struct Order {
+    /// The number of the last one.
+    last: u32,
+    /// Its stream.
+    stream: Option<Stream>,
 }
 
 /// The dock.
 #[derive(Debug)]
 pub(crate) struct Dock {
     pub(super) accelerator: Accelerator,
+    pub(super) mailbox: Mailbox,
+    order: Mutex<Order>,
     pub(super) launched: Mutex<Launched>,
     /// Made with the first launch that goes by the host.
     pub(super) staging: OnceLock<Staging>,
     /// There if the devices of all ranks reach each other.
     pub(super) windows: OnceLock<Windows>,
-    /// Where factors of pre-multiplied sums are copied to.
-    pub(super) factor: UserPointer,
     /// Nobody will end this rank's launches any more: streams go on whatever has become of them.
     pub(super) released: AtomicBool,
+    /// They have been let go.
+    let_go: AtomicBool,
 }
 
 impl Dock {
     /// A dock for streams of `accelerator`.
     pub(crate) fn new(accelerator: Accelerator) -> Result<Self> {
+        stream::start()?;
         let mailbox = accelerator.within(|driver| relaxed(driver, || Mailbox::take(driver)))?;
-        let factor = mailbox.factor();
-        let launched =
-            Launched { mailbox, expected: VecDeque::new(), stream: None, graphs: Vec::new(), served: false };
         Ok(Self {
             accelerator,
-            launched: Mutex::new(launched),
+            order: Mutex::new(Order { last: mailbox.before(), stream: None }),
+            mailbox,
+            launched: Mutex::default(),
             staging: OnceLock::new(),
             windows: OnceLock::new(),
-            factor,
             released: AtomicBool::new(false),
+            let_go: AtomicBool::new(false),
         })
+    }
+
+    /// Lets all streams go on that wait for launches outside of graphs, or will; true if there may be such. The line is not used
+    /// again then: numbers that are far ahead count as reached.
+    pub(super) fn let_all_go(&self, abandoned: bool) -> bool {
+        const FAR: u32 = 1 << 30;
+        // Somebody may be launching, and wait for room in the driver's queue.
+        let Some(order) = self.order.try_lock().filter(|_| !abandoned) else {
+            let done = self.mailbox.done();
+            if !self.let_go.swap(true, Ordering::AcqRel) {
+                done.store(done.load(Ordering::Relaxed).wrapping_add(FAR), Ordering::Release);
+            }
+            return true;
+        };
+        drop(order);
+        false
+    }
+
+    /// Marks the end of what the device has under way for this rank.
+    pub(super) fn mark_end(&self) -> Result<()> {
+        self.accelerator.within(|driver| self.stagings().try_for_each(|staging| staging.mark_end(driver)))
+    }
+
+    /// True if that is done.
+    pub(super) fn has_ended(&self) -> Result<bool> {
+        self.accelerator.within(|driver| {
+            let ended =
+                self.stagings().map(|staging| staging.has_ended(driver)).collect::<Result<Vec<_>>>()?;
+            Ok(ended.into_iter().all(|ended| ended))
+        })
+    }
+
+    fn stagings(&self) -> impl Iterator<Item = &Staging> {
+        self.staging.get().into_iter().chain(self.windows.get().map(|windows| &windows.staging))
     }
 
     /// Lets all streams go on.
@@ -141,12 +196,13 @@ impl Dock {
         self.accelerator.within(|driver| {
             let [first, others @ ..] = streams else { return Err(Error::internal("a launch without a stream")) };
             let capture = common_capture(driver, streams)?;
-            if self.staging.get().is_none() && self.goes_by_host(&content.job()) {
+            let alone = seat.is_plain_alone(&content.job());
+            if !alone && self.staging.get().is_none() && self.goes_by_host(&content.job()) {
                 self.stage(driver)?;
             }
             gather(driver, *first, others)?;
             match capture {
-                _ if seat.is_plain_alone(&content.job()) => copy_alone(driver, *first, &content.job())?,
+                _ if alone => copy_alone(driver, *first, &content.job())?,
                 Capture::None => self.launch_now(driver, seat, *first, content)?,
                 Capture::Active { id, graph } => self.capture(driver, seat, *first, content, (id, graph))?,
                 Capture::Invalidated => {
@@ -176,21 +232,40 @@ impl Dock {
         stream: Stream,
         content: Content,
     ) -> Result<()> {
-        let mut launched = self.launched.lock();
-        let done = launched.mailbox.done_word();
-        if launched.stream.is_some_and(|last| last != stream) && !launched.expected.is_empty() {
-            driver.wait_word(stream, done, Until::Reached(launched.mailbox.last))?;
+        let mut order = self.order.lock();
+        let (arrival, done) = (self.mailbox.arrival_word(), self.mailbox.done_word());
+        let follows = order.stream.is_some_and(|last| last != stream);
+        if follows && !self.launched.lock().expected.is_empty() {
+            driver.wait_word(stream, done, Until::Reached(order.last))?;
         }
-        let number = launched.mailbox.take_number();
-        driver.write_word(stream, launched.mailbox.arrival_word(), number)?;
-        let waits = driver.wait_word(stream, done, Until::Reached(number));
+        let number = number_after(order.last);
+        // The engine knows of it before the stream can come to it.
+        self.expect(seat, Expected { number, content, cancelled: false })?;
+        if let Err(error) = driver.write_word(stream, arrival, number) {
+            self.cancel(number);
+            return Err(error);
+        }
+        *order = Order { last: number, stream: Some(stream) };
+        // If this fails, the stream does not wait for what it has asked for.
+        driver.wait_word(stream, done, Until::Reached(number)).map_err(|error| seat.fail(error))
+    }
+
+    fn expect(&self, seat: &Arc<Seat>, expected: Expected) -> Result<()> {
+        let mut launched = self.launched.lock();
         let turn = seat.launches.queue();
         seat.recorder.launched(turn + 1);
-        launched.expected.push_back(Expected { number, content });
-        launched.stream = Some(stream);
-        self.serve(seat, launched)?;
-        // The stream does not wait for what it has asked for.
-        waits.map_err(|error| seat.fail(error))
+        launched.expected.push_back(expected);
+        self.serve(seat, launched)
+    }
+
+    fn cancel(&self, number: u32) {
+        let mut launched = self.launched.lock();
+        let refused = launched.expected.iter_mut().find(|expected| expected.number == number);
+        if let Some(expected) = refused {
+            expected.cancelled = true;
+        }
+        drop(launched);
+        stream::wake();
     }
 
     fn capture(
@@ -201,35 +276,34 @@ impl Dock {
         content: Content,
         (id, graph): (u64, usize),
     ) -> Result<()> {
-        let mut launched = self.launched.lock();
-        let captured = match launched.graphs.iter().find(|captured| captured.id == id) {
-            Some(captured) => captured.clone(),
+        let _order = self.order.lock();
+        let known = self.launched.lock().graphs.iter().find(|captured| captured.id == id).cloned();
+        let captured = match known {
+            Some(captured) => captured,
             None => {
                 let captured = begin_graph(driver, graph, id)?;
+                let mut launched = self.launched.lock();
                 launched.graphs.push(captured.clone());
+                self.serve(seat, launched)?;
                 captured
             }
         };
-        let mut last = captured.last.lock();
-        let event = match *last {
-            Some((before, event)) => {
-                if before != stream {
-                    driver.wait_event(stream, event)?;
-                }
-                event
-            }
-            None => driver.create_event()?,
-        };
-        let mut mailbox = captured.mailbox.lock();
-        let number = mailbox.take_number();
-        captured.contents.lock().push(content);
+        if captured.last.lock().is_some_and(|before| before != stream) {
+            driver.wait_event(stream, captured.event)?;
+        }
+        let mut contents = captured.contents.lock();
+        contents.push(content);
+        let number = captured.mailbox.before().wrapping_add(contents.len() as u32);
+        drop(contents);
+        let (arrival, done) = (captured.mailbox.arrival_word(), captured.mailbox.done_word());
+        driver.write_word(stream, done, 0)?;
+        driver.write_word(stream, arrival, number)?;
+        // A replay comes when nobody expects it.
         driver.call_host(stream, stream::wake)?;
-        driver.write_word(stream, mailbox.done_word(), 0)?;
-        driver.write_word(stream, mailbox.arrival_word(), number)?;
-        driver.wait_word(stream, mailbox.done_word(), Until::Equal(number))?;
-        driver.record(event, stream)?;
-        *last = Some((stream, event));
-        self.serve(seat, launched)
+        driver.wait_word(stream, done, Until::Equal(number))?;
+        driver.record(captured.event, stream)?;
+        *captured.last.lock() = Some(stream);
+        Ok(())
     }
 
     /// Has the engine's thread look here.
@@ -246,12 +320,13 @@ impl Dock {
 
 impl Drop for Dock {
     fn drop(&mut self) {
-        let launched = self.launched.get_mut();
         let window = self.windows.take().map(|windows| windows.staging);
         self.staging.take().into_iter().chain(window).for_each(Staging::give_back);
+        let last = self.order.get_mut().last;
+        let launched = self.launched.get_mut();
         // A stream that has not come to its last launch may come to this line later.
-        if launched.expected.is_empty() {
-            launched.mailbox.give_back();
+        if launched.expected.is_empty() && !launched.abandoned {
+            self.mailbox.give_back(last);
         }
     }
 }
@@ -334,13 +409,13 @@ fn copy_alone(driver: &dyn Driver, stream: Stream, job: &Job<'_>) -> Result<()> 
 }
 
 fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Captured>> {
-    let mailbox = relaxed(driver, || Mailbox::take(driver))?;
+    let (mailbox, event) = relaxed(driver, || Ok((Mailbox::take(driver)?, driver.create_event()?)))?;
     let captured = Arc::new(Captured {
         id,
-        first: mailbox.last.wrapping_add(1).max(1),
-        mailbox: Mutex::new(mailbox),
+        mailbox,
         contents: Mutex::new(Vec::new()),
         last: Mutex::new(None),
+        event,
         ended: AtomicBool::new(false),
     });
     let graph_side = captured.clone();

@@ -35,7 +35,7 @@ pub use endpoint::Endpoint;
 pub use lanes::Fabric;
 pub use seat::{Limits, Peer, Seat, TimeLimits};
 pub use stream::{HostStream, Part, submit, submit_call};
-pub use windows::Offer as WindowOffer;
+pub use windows::{Offer as WindowOffer, OwnWindow};
 
 /// What a state machine says when it is polled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -140,7 +140,12 @@ impl StagedCall {
         let mut awaits_factor = false;
         if let Some((dtype, Scale::InMemory(place))) = call.operator.scale {
             let lane = &means.staging.input;
-            means.driver.copy(dock.factor.address(), place.address(), dtype.size_bytes(), lane.stream)?;
+            means.driver.copy(
+                dock.mailbox.factor().address(),
+                place.address(),
+                dtype.size_bytes(),
+                lane.stream,
+            )?;
             lane.mark(means.driver, 0)?;
             awaits_factor = true;
         }
@@ -172,7 +177,8 @@ impl StagedCall {
         }
         self.awaits_factor = false;
         if let Some((dtype, scale)) = &mut self.call.operator.scale {
-            *scale = Scale::Immediate(read_scalar(endpoint.device, dock.factor, dtype.size_bytes()));
+            *scale =
+                Scale::Immediate(read_scalar(endpoint.device, dock.mailbox.factor(), dtype.size_bytes()));
         }
         Ok(true)
     }

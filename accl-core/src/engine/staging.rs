@@ -1,7 +1,7 @@
 //! Staging memory between users' buffers in a device and what ranks can reach: slots for pieces, and the streams that fill and
 //! empty them.
 
-use crate::device::{self, UserPointer};
+use crate::device::{self, Device, UserPointer};
 use crate::driver::{Context, Driver, Event, Exported, Stream};
 use crate::error::Result;
 use crate::memory;
@@ -20,6 +20,8 @@ pub(super) struct Lane {
     pub(super) stream: Stream,
     /// Behind the copies of each slot.
     events: [Event; SLOTS],
+    /// Behind everything, when the lane is to be left.
+    end: Event,
 }
 
 impl Lane {
@@ -28,6 +30,7 @@ impl Lane {
             slots: [start, start.byte_add(SLOT_BYTES)],
             stream: driver.create_stream()?,
             events: [driver.create_event()?, driver.create_event()?],
+            end: driver.create_event()?,
         })
     }
 
@@ -39,6 +42,11 @@ impl Lane {
     /// Marks the end of what is queued for a piece.
     pub(super) fn mark(&self, driver: &dyn Driver, piece: usize) -> Result<()> {
         driver.record(self.events[piece % SLOTS], self.stream)
+    }
+
+    /// Marks the end of all that is queued.
+    fn mark_end(&self, driver: &dyn Driver) -> Result<()> {
+        driver.record(self.end, self.stream)
     }
 
     /// True if that is done.
@@ -103,6 +111,20 @@ impl Staging {
     /// Keeps it for the next one. Nothing may be under way in it.
     pub(super) fn give_back(self) {
         SPARE.lock().push(self);
+    }
+
+    /// Marks the end of what is under way, after a failure.
+    pub(super) fn mark_end(&self, driver: &dyn Driver) -> Result<()> {
+        self.input.mark_end(driver)?;
+        self.output.mark_end(driver)
+    }
+
+    /// True if nothing is under way any more that was when the end was marked.
+    pub(super) fn has_ended(&self, driver: &dyn Driver) -> Result<bool> {
+        let lanes = [&self.input, &self.output];
+        let passed = lanes.into_iter().map(|lane| driver.has_passed(lane.end)).collect::<Result<Vec<_>>>()?;
+        let device = self.accelerator.map_or(Ok(true), Device::is_through)?;
+        Ok(device && passed.into_iter().all(|passed| passed))
     }
 
     /// Its first byte.

@@ -131,6 +131,11 @@ pub fn submit_call(stream: &HostStream, seat: &Arc<Seat>, call: &Call) -> Result
     Ok(())
 }
 
+/// Starts the engine's thread, if that has not been done.
+pub(super) fn start() -> Result<()> {
+    Engine::of_process().map(|_| ())
+}
+
 /// Has the engine's thread look at a rank's dock from now on.
 pub(super) fn serve_dock(seat: &Arc<Seat>) -> Result<()> {
     let engine = Engine::of_process()?;

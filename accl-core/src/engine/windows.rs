@@ -92,8 +92,13 @@ impl Seat {
         let accelerator = dock.accelerator;
         let make = |driver| {
             let staging = Staging::take(driver, accelerator.context, Kind::Device)?;
-            let exported = staging.exported(driver)?;
-            Ok((staging, exported))
+            match staging.exported(driver) {
+                Ok(exported) => Ok((staging, exported)),
+                Err(error) => {
+                    staging.give_back();
+                    Err(error)
+                }
+            }
         };
         let made = accelerator.within(|driver| relaxed(driver, || make(driver)));
         let Ok((staging, exported)) = made else { return (None, Offer::NONE) };
@@ -129,7 +134,8 @@ impl OwnWindow {
     pub fn open_others(&self, seat: &Seat, own: Rank, offers: &[u8]) -> (bool, bool) {
         let offers: Vec<Offer> = offers.chunks_exact(Offer::BYTES).map(Offer::from_bytes).collect();
         let process = offers.get(own).map_or(0, |offer| offer.process);
-        let reduces = offers.iter().all(|offer| offer.reduces);
+        let few = offers.len() <= device::OPERANDS_MOST;
+        let reduces = few && offers.iter().all(|offer| offer.reduces);
         let open = |(rank, offer)| self.open(rank == own, process, offer);
         let open_all = || offers.iter().enumerate().map(open).collect::<Result<Vec<_>>>();
         let opened = self.accelerator.within(|driver| relaxed(driver, open_all));

@@ -23,7 +23,7 @@ pub const SOURCE: &str = include_str!("reduce.cu");
 const PROGRAM: &str = concat!(include_str!("reduce.ptx"), "\0");
 
 /// Operands that the parameter has room for.
-const OPERANDS_MOST: usize = 64;
+pub const OPERANDS_MOST: usize = 64;
 const HEAD_WORDS: usize = 5;
 
 /// The kernels are compiled for blocks of at most so many threads.
