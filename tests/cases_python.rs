@@ -33,20 +33,21 @@ def heard():
     return after < 3
 ";
 
-/// The call is in another thread: the main thread hears at once, and aborts, which ends the call.
+/// The call is in another thread: the main thread hears at once, and aborts, which ends the call. What a thread has done is asked by
+/// an event, since an interrupted `join` may take a thread that runs for one that has ended.
 const IN_A_THREAD: &str = "
-codes = []
-blocked = threading.Thread(target=lambda: codes.append(total()))
-blocked.start()
+codes, over = [], threading.Event()
+def block():
+    codes.append(total())
+    over.set()
+threading.Thread(target=block).start()
 try:
-    while blocked.is_alive():
-        blocked.join(10)
+    over.wait(30)
     sys.exit(1)
 except KeyboardInterrupt:
     in_time = heard()
 assert lib.ncclCommAbort(comm) == SUCCESS
-blocked.join(5)
-assert not blocked.is_alive() and codes[0] > 4, codes
+assert over.wait(5) and codes[0] > 4, codes
 sys.exit(42 if in_time else 2)
 ";
 
