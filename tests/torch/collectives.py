@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+from backends import BACKENDS
+
 COUNT = 40
 TYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.int8,
@@ -160,9 +162,7 @@ def work(rank, ranks, backend, directory):
 
 
 def main():
-    # Versions before 2.15 have one process group, under one name.
-    both = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 15)
-    for backend in ("nccl", "nccl-legacy") if both else ("nccl",):
+    for backend in BACKENDS:
         for ranks in map(int, os.environ.get("TORCH_RANKS", "2 4").split()):
             with tempfile.TemporaryDirectory() as directory:
                 multiprocessing.spawn(work, args=(ranks, backend, directory), nprocs=ranks)

@@ -13,6 +13,8 @@ import time
 import torch
 import torch.distributed as dist
 
+from backends import BACKENDS
+
 RANKS = 3
 
 
@@ -79,7 +81,7 @@ def run(scene, backend, directory):
 
 
 def main():
-    for backend in ("nccl", "nccl-legacy"):
+    for backend in BACKENDS:
         with tempfile.TemporaryDirectory() as directory:
             outputs, seconds = run("killed", backend, directory)
             assert any("remote process exited" in output for output in outputs), outputs

@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+from backends import BACKENDS
+
 STEPS, BATCH = 4, 8
 
 
@@ -101,7 +103,7 @@ def work(rank, ranks, backend, directory):
 
 
 def main():
-    for backend, ranks in (("nccl", 2), ("nccl", 4), ("nccl-legacy", 2)):
+    for backend, ranks in [("nccl", 4), *((backend, 2) for backend in BACKENDS)]:
         with tempfile.TemporaryDirectory() as directory:
             multiprocessing.spawn(work, args=(ranks, backend, directory), nprocs=ranks)
         print(f"parallel: {backend}, {ranks} ranks")
