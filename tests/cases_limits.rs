@@ -163,13 +163,19 @@ fn address_bytes() -> u64 {
 #[test]
 fn c49_memory_control_group() {
     let Some(group) = MemoryGroup::new(256 << 20) else { return };
-    for (what, codes) in [("fits", [Some(0); 4]), ("too much", [Some(0), None, Some(0), Some(0)])] {
+    for what in ["fits", "too much"] {
         let argument = format!("{what},{}", group.directory.display());
         let ended = Cluster::new(4, 1).argument(argument).limit(60).run_to_end("grouped");
-        let found: Vec<_> = ended.iter().map(|end| end.code).collect();
-        let texts: Vec<_> = ended.iter().map(|end| &end.stderr).collect();
-        assert_eq!(found, codes, "{what}: {texts:?}");
-        println!("{what}: {}", texts[0].trim_end());
+        // Rank 1 takes too much; the kernel may end a second process before the first one's memory is back.
+        let killed: Vec<_> = (0..4).filter(|rank| ended[*rank].code.is_none()).collect();
+        let expected = if what == "fits" { 0..=0 } else { 1..=2 };
+        assert!(expected.contains(&killed.len()), "{what}: {ended:?}");
+        assert!(what == "fits" || killed.contains(&1), "{what}: {ended:?}");
+        for end in ended.iter().filter(|end| end.code.is_some()) {
+            assert_eq!(end.code, Some(0), "{what}: {ended:?}");
+            let named = |rank: &usize| end.stderr.contains(&format!("rank {rank} (process "));
+            assert!(what == "fits" || killed.iter().any(named), "{what}: {ended:?}");
+        }
     }
 }
 
@@ -182,6 +188,10 @@ fn grouped(rank: Rank) {
         api.ok(api.all_reduce(&mine, &mut sums, INT32, SUM, comm));
         assert!(sums.iter().all(|sum| *sum == 6), "{count}");
     }
+    if what == "too much" && rank.rank == 1 {
+        // Whose memory it is that is too much, the kernel only guesses.
+        std::fs::write("/proc/self/oom_score_adj", "1000").unwrap();
+    }
     if what == "too much" {
         if rank.rank == 1 {
             let taken = vec![1u8; 300 << 20];
@@ -189,7 +199,6 @@ fn grouped(rank: Rank) {
         }
         let code = api.all_reduce(&[1], &mut [0], INT32, SUM, comm);
         assert_eq!(code, REMOTE_ERROR, "{}", api.error_text());
-        assert!(api.error_text().contains("rank 1 (process "), "{}", api.error_text());
         eprintln!("{}", api.error_text());
     }
     api.destroy(comm);

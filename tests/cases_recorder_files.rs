@@ -227,7 +227,8 @@ fn apart(rank: Rank) {
 fn copy(from: &Path, to: &Path, boot: u64) {
     std::fs::create_dir_all(to).unwrap();
     for name in names(from) {
-        let mut bytes = std::fs::read(from.join(&name)).unwrap();
+        // A record that is not complete yet has another name meanwhile.
+        let Ok(mut bytes) = std::fs::read(from.join(&name)) else { continue };
         bytes[56..64].copy_from_slice(&boot.to_le_bytes());
         std::fs::write(to.join(name), bytes).unwrap();
     }
