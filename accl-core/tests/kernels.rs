@@ -5,6 +5,7 @@
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use accl_core::config;
 use accl_core::device::{Accelerator, Device, Host, Operand, UserPointer};
 use accl_core::driver::{self, Driver};
 use accl_core::reduce::{Form, Reduction};
@@ -28,7 +29,7 @@ fn device() -> &'static dyn Driver {
         let simulator = simulator();
         // SAFETY: nobody has asked for a setting yet, and all that do so wait for this to end.
         unsafe { std::env::set_var("ACCL_DRIVER_LIB", &simulator) };
-        let driver = driver::of_process().unwrap().expect("a driver");
+        let driver = driver::of_process(&config::Driver::load().unwrap()).unwrap().expect("a driver");
         // SAFETY: a function of this type, which may be called at any time.
         unsafe {
             let library = libloading::Library::new(&simulator).unwrap();

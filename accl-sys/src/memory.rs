@@ -53,7 +53,8 @@ face! {
 
 /// So many bytes, and at least one.
 fn memory_of(bytes: usize) -> Result<*mut c_void> {
-    let on_device = if config::Driver::load()?.on { memory::allocate_on_device(bytes)? } else { None };
+    let wanted = config::Driver::load()?;
+    let on_device = if wanted.on { memory::allocate_on_device(bytes, &wanted)? } else { None };
     match on_device {
         Some(address) => Ok(std::ptr::with_exposed_provenance_mut(address)),
         None => memory::allocate(bytes).map(|start| start.cast()),

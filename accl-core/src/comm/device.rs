@@ -49,7 +49,7 @@ pub(super) fn listed(
 }
 
 fn wanted(settings: &Settings) -> Result<Option<&'static dyn driver::Driver>> {
-    if settings.driver.on { driver::of_process() } else { Ok(None) }
+    if settings.driver.on { driver::of_process(&settings.driver) } else { Ok(None) }
 }
 
 /// An error unless all ranks are of host memory, or all of devices: they would cut calls differently.

@@ -7,8 +7,8 @@
 
 use super::table::{IpcHandle, Table};
 use super::{
-    Capture, CaptureMode, Context, Driver, Event, Exported, Function, Grid, Module, Pinned, Properties,
-    Residence, Stream, Until, refused,
+    Capture, CaptureMode, Context, Driver, Event, Exported, Function, Grid, Module, Pinned, Stream, Until,
+    refused,
 };
 use crate::config;
 use crate::error::{Error, Result};
@@ -18,7 +18,6 @@ use std::ptr::{null, null_mut};
 // Codes and flags, from the driver's documentation.
 const NOT_INITIALIZED: c_int = 3;
 const DEINITIALIZED: c_int = 4;
-const INVALID_VALUE: c_int = 1;
 const NOT_READY: c_int = 600;
 const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
 const IPC_ENABLE_PEER: c_uint = 1;
@@ -32,12 +31,6 @@ const CAPTURE_ACTIVE: c_int = 1;
 const CAPTURE_INVALIDATED: c_int = 2;
 const OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
 const GRAPH_MOVES_OBJECT: c_uint = 1;
-const CAPABILITY_MAJOR: c_int = 75;
-const CAPABILITY_MINOR: c_int = 76;
-const POINTER_MEMORY_TYPE: c_int = 2;
-const POINTER_IS_MANAGED: c_int = 8;
-const POINTER_ORDINAL: c_int = 9;
-const MEMORY_HOST: c_uint = 1;
 
 /// The names under which drivers are installed, with their prefixes.
 const USUAL: [(&str, &str); 3] = [("libcuda.so.1", "cu"), ("libhggc.so.1", "hg"), ("libhggc.so", "hg")];
@@ -85,28 +78,6 @@ impl Cuda {
         };
         let function = format!("{}{name}", self.table.prefix);
         refused(&function, code, &text(self.table.error_name), &text(self.table.error_text))
-    }
-
-    fn attribute(&self, attribute: c_int, ordinal: c_int) -> Option<c_int> {
-        let mut value = 0;
-        // SAFETY: see the head of this file.
-        let code = unsafe { (self.table.device_attribute)(&raw mut value, attribute, ordinal) };
-        (code == 0).then_some(value)
-    }
-
-    /// One of a pointer's attributes; none if the driver does not know the pointer, or the attribute.
-    fn pointer_attribute(&self, attribute: c_int, address: usize) -> Result<Option<c_uint>> {
-        // All that are asked for have at most four bytes.
-        let mut value: c_ulonglong = 0;
-        // SAFETY: see the head of this file; the address is looked up and not followed.
-        let code = unsafe {
-            (self.table.pointer_attribute)((&raw mut value).cast(), attribute, address as c_ulonglong)
-        };
-        match code {
-            0 => Ok(Some(value as c_uint)),
-            INVALID_VALUE => Ok(None),
-            code => Err(self.error("PointerGetAttribute", code)),
-        }
     }
 }
 
@@ -171,34 +142,6 @@ impl Driver for Cuda {
         self.check("ThreadExchangeStreamCaptureMode", code).map(|()| CaptureMode(mode))
     }
 
-    fn properties(&self, context: Context) -> Result<Properties> {
-        let mut bus_id = [0u8; 32];
-        let room = bus_id.len() as c_int;
-        // SAFETY: see the head of this file; the driver ends the text with a zero within the room.
-        let code = unsafe { (self.table.device_bus_id)(bus_id.as_mut_ptr().cast(), room, context.ordinal) };
-        self.check("DeviceGetPCIBusId", code)?;
-        let attribute = |attribute| self.attribute(attribute, context.ordinal).unwrap_or(0);
-        Ok(Properties {
-            bus_id: CStr::from_bytes_until_nul(&bus_id)
-                .map_or_else(|_| String::new(), |text| text.to_string_lossy().to_lowercase()),
-            capability: (attribute(CAPABILITY_MAJOR), attribute(CAPABILITY_MINOR)),
-        })
-    }
-
-    fn residence(&self, address: usize) -> Result<Residence> {
-        let Some(kind) = self.pointer_attribute(POINTER_MEMORY_TYPE, address)? else {
-            return Ok(Residence::Process);
-        };
-        if self.pointer_attribute(POINTER_IS_MANAGED, address)?.is_some_and(|managed| managed & 0xff != 0) {
-            return Ok(Residence::Managed);
-        }
-        if kind == MEMORY_HOST {
-            return Ok(Residence::Pinned);
-        }
-        let ordinal = self.pointer_attribute(POINTER_ORDINAL, address)?.unwrap_or(0);
-        Ok(Residence::Device(ordinal.cast_signed()))
-    }
-
     fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
         let (mut host, mut device) = (null_mut(), 0);
         // SAFETY: see the head of this file; the memory is zeroed before anybody else knows of it.
@@ -213,11 +156,6 @@ impl Driver for Cuda {
             std::ptr::write_bytes(host.cast::<u8>(), 0, bytes);
         }
         Ok(Pinned { host: number(host), device: device as usize })
-    }
-
-    fn free_pinned(&self, memory: Pinned) -> Result<()> {
-        // SAFETY: see the head of this file.
-        self.check("MemFreeHost", unsafe { (self.table.host_free)(handle(memory.host)) })
     }
 
     fn allocate(&self, bytes: usize) -> Result<usize> {
@@ -272,21 +210,11 @@ impl Driver for Cuda {
         self.check("MemHostRegister", code)
     }
 
-    fn unregister(&self, start: usize) -> Result<()> {
-        // SAFETY: see the head of this file.
-        self.check("MemHostUnregister", unsafe { (self.table.host_unregister)(handle(start)) })
-    }
-
     fn create_stream(&self) -> Result<Stream> {
         let mut stream = null_mut();
         // SAFETY: see the head of this file.
         let code = unsafe { (self.table.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
         self.check("StreamCreate", code).map(|()| Stream(number(stream)))
-    }
-
-    fn destroy_stream(&self, stream: Stream) -> Result<()> {
-        // SAFETY: see the head of this file.
-        self.check("StreamDestroy", unsafe { (self.table.stream_destroy)(handle(stream.0)) })
     }
 
     fn create_event(&self) -> Result<Event> {

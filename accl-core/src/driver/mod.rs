@@ -93,28 +93,6 @@ pub enum Until {
     Reached(u32),
 }
 
-/// Where memory lies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Residence {
-    /// The driver does not know it: ordinary memory of the process.
-    Process,
-    /// Host memory that the driver has allocated or registered.
-    Pinned,
-    /// Memory of the device with this number.
-    Device(i32),
-    /// It moves between both.
-    Managed,
-}
-
-/// What a device says of itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Properties {
-    /// Its address on the bus, like `0000:3b:00.0`.
-    pub bus_id: String,
-    /// Major and minor number of what it can compute.
-    pub capability: (i32, i32),
-}
-
 /// What the library asks of a driver. Errors are of kind [`crate::ErrorKind::Device`], and name function and code.
 pub trait Driver: Send + Sync + Debug {
     /// The calling thread's context: its current one, or the primary one of the first device, as programs of the runtime library have
@@ -136,17 +114,8 @@ pub trait Driver: Send + Sync + Debug {
     /// Changes what the calling thread may call while streams are captured, and returns what that was.
     fn exchange_capture_mode(&self, mode: CaptureMode) -> Result<CaptureMode>;
 
-    /// What the device of `context` is.
-    fn properties(&self, context: Context) -> Result<Properties>;
-
-    /// Where `address` lies.
-    fn residence(&self, address: usize) -> Result<Residence>;
-
     /// Zeroed host memory that every device can reach.
     fn allocate_pinned(&self, bytes: usize) -> Result<Pinned>;
-
-    /// Gives it back.
-    fn free_pinned(&self, memory: Pinned) -> Result<()>;
 
     /// Memory of the current context's device.
     fn allocate(&self, bytes: usize) -> Result<usize>;
@@ -163,17 +132,11 @@ pub trait Driver: Send + Sync + Debug {
     /// True if the device of `own` can reach memory of `peer`, another context of this process; from now on it may.
     fn reach(&self, own: Context, peer: Context) -> Result<bool>;
 
-    /// Makes memory of the process known, so that copies from and to it run by themselves. It must stay until it is unregistered.
+    /// Makes memory of the process known, so that copies from and to it run by themselves. It must stay from now on.
     fn register(&self, start: usize, bytes: usize) -> Result<()>;
-
-    /// Takes a registration back.
-    fn unregister(&self, start: usize) -> Result<()>;
 
     /// A stream that does not wait for the default stream.
     fn create_stream(&self) -> Result<Stream>;
-
-    /// Gives it back; what is queued there still runs.
-    fn destroy_stream(&self, stream: Stream) -> Result<()>;
 
     /// An event without a time.
     fn create_event(&self) -> Result<Event>;
@@ -218,17 +181,24 @@ pub trait Driver: Send + Sync + Debug {
     fn call_host(&self, stream: Stream, function: fn()) -> Result<()>;
 }
 
-/// The driver that this process has loaded, if it has; looked for anew until one is found.
-pub fn of_process() -> Result<Option<&'static dyn Driver>> {
+/// The driver that this process has loaded, or that the settings name; looked for anew until one is found.
+pub fn of_process(wanted: &config::Driver) -> Result<Option<&'static dyn Driver>> {
     static DRIVER: OnceLock<cuda::Cuda> = OnceLock::new();
     if let Some(driver) = DRIVER.get() {
         return Ok(Some(driver));
     }
-    let wanted = config::Driver::load()?;
-    match cuda::Cuda::find(&wanted)? {
+    match cuda::Cuda::find(wanted)? {
         Some(found) => Ok(Some(DRIVER.get_or_init(|| found))),
         None => Ok(None),
     }
+}
+
+/// Runs `body` with `context` as the calling thread's.
+pub fn within<T>(driver: &dyn Driver, context: Context, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    driver.push(context)?;
+    let outcome = body();
+    let popped = driver.pop();
+    outcome.and_then(|value| popped.map(|()| value))
 }
 
 /// A failed call of the driver.

@@ -54,14 +54,10 @@ table! {
     context_device: ["CtxGetDevice"] (*mut c_int);
     primary_retain: ["DevicePrimaryCtxRetain"] (*mut *mut c_void, c_int);
     device_count: ["DeviceGetCount"] (*mut c_int);
-    device_attribute: ["DeviceGetAttribute"] (*mut c_int, c_int, c_int);
-    device_bus_id: ["DeviceGetPCIBusId"] (*mut c_char, c_int, c_int);
-    pointer_attribute: ["PointerGetAttribute"] (*mut c_void, c_int, c_ulonglong);
     host_allocate: ["MemHostAlloc"] (*mut *mut c_void, usize, c_uint);
     host_free: ["MemFreeHost"] (*mut c_void);
     host_device_pointer: ["MemHostGetDevicePointer_v2", "MemHostGetDevicePointer"] (*mut c_ulonglong, *mut c_void, c_uint);
     host_register: ["MemHostRegister_v2", "MemHostRegister"] (*mut c_void, usize, c_uint);
-    host_unregister: ["MemHostUnregister"] (*mut c_void);
     allocate: ["MemAlloc_v2", "MemAlloc"] (*mut c_ulonglong, usize);
     free: ["MemFree_v2", "MemFree"] (c_ulonglong);
     ipc_export: ["IpcGetMemHandle"] (*mut IpcHandle, c_ulonglong);
@@ -70,7 +66,6 @@ table! {
     enable_peer: ["CtxEnablePeerAccess"] (*mut c_void, c_uint);
     copy: ["MemcpyAsync"] (c_ulonglong, c_ulonglong, usize, *mut c_void);
     stream_create: ["StreamCreate"] (*mut *mut c_void, c_uint);
-    stream_destroy: ["StreamDestroy_v2", "StreamDestroy"] (*mut c_void);
     stream_wait_event: ["StreamWaitEvent"] (*mut c_void, *mut c_void, c_uint);
     stream_write: ["StreamWriteValue32_v2", "StreamWriteValue32"] (*mut c_void, c_ulonglong, c_uint, c_uint);
     stream_wait: ["StreamWaitValue32_v2", "StreamWaitValue32"] (*mut c_void, c_ulonglong, c_uint, c_uint);

@@ -15,7 +15,7 @@ use super::staging::{Kind, Staging};
 use super::stream::{self, Part};
 use super::windows::Windows;
 use crate::device::{Mailbox, number_after};
-use crate::driver::{Capture, CaptureMode, Context, Driver, Event, Stream, Until};
+use crate::driver::{self, Capture, CaptureMode, Context, Driver, Event, Stream, Until};
 use crate::error::{Error, Result};
 use crate::sync::prim::{AtomicBool, Ordering};
 use parking_lot::Mutex;
@@ -34,10 +34,7 @@ pub struct Accelerator {
 impl Accelerator {
     /// Runs `body` with the context as the calling thread's.
     pub(crate) fn within<T>(&self, body: impl FnOnce(&'static dyn Driver) -> Result<T>) -> Result<T> {
-        self.driver.push(self.context)?;
-        let outcome = body(self.driver);
-        let popped = self.driver.pop();
-        outcome.and_then(|value| popped.map(|()| value))
+        driver::within(self.driver, self.context, || body(self.driver))
     }
 }
 

@@ -28,6 +28,13 @@ pub struct Job<'a> {
     pub copies: &'a [SelfCopy],
 }
 
+impl Job<'_> {
+    /// True if it has anything beside collective calls.
+    pub(super) fn has_transfers(&self) -> bool {
+        !self.transfers.is_empty() || !self.copies.is_empty()
+    }
+}
+
 /// How far a job is.
 #[derive(Debug, Default)]
 pub(crate) struct Work {

@@ -61,8 +61,7 @@ struct Means<'a> {
 impl Dock {
     /// True if a launch needs staging memory in the host.
     pub(super) fn goes_by_host(&self, job: &Job<'_>) -> bool {
-        let has_transfers = !job.transfers.is_empty() || !job.copies.is_empty();
-        has_transfers || job.calls.iter().any(|call| self.windows_for(call).is_none())
+        job.has_transfers() || job.calls.iter().any(|call| self.windows_for(call).is_none())
     }
 
     fn windows_for(&self, call: &Call) -> Option<&Windows> {
@@ -87,8 +86,8 @@ impl StagedWork {
         let mut moved = !self.begun;
         if !self.begun {
             self.begun = true;
-            if !job.transfers.is_empty() || !job.copies.is_empty() {
-                self.transfers = StagedTransfers::begin(job, driver, dock.host_staging()?)?;
+            if job.has_transfers() {
+                self.transfers = Some(StagedTransfers::begin(job, driver, dock.host_staging()?)?);
             }
         }
         if let Some(transfers) = &mut self.transfers {

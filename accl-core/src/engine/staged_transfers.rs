@@ -32,11 +32,8 @@ pub(super) struct StagedTransfers {
 }
 
 impl StagedTransfers {
-    /// Begins with what a launch sends, receives, and copies; none if that is nothing.
-    pub(super) fn begin(job: &Job<'_>, driver: &dyn Driver, staging: &Staging) -> Result<Option<Self>> {
-        if job.transfers.is_empty() && job.copies.is_empty() {
-            return Ok(None);
-        }
+    /// Begins with what a launch sends, receives, and copies.
+    pub(super) fn begin(job: &Job<'_>, driver: &dyn Driver, staging: &Staging) -> Result<Self> {
         let stream = staging.input.stream;
         // What is received may be sent on by nobody in the same launch, so that the order of these does not matter.
         for copy in job.copies.iter().filter(|copy| copy.from != copy.to && copy.bytes > 0) {
@@ -56,7 +53,7 @@ impl StagedTransfers {
         }
         let event = driver.create_event()?;
         driver.record(event, stream)?;
-        Ok(Some(Self { staged, _memory: memory, stage: Stage::Fetch, event }))
+        Ok(Self { staged, _memory: memory, stage: Stage::Fetch, event })
     }
 
     /// True while something is on its way between device and host.

@@ -44,14 +44,19 @@ impl Lane {
         driver.record(self.events[piece % SLOTS], self.stream)
     }
 
+    /// True if that is done.
+    pub(super) fn has_passed(&self, driver: &dyn Driver, piece: usize) -> Result<bool> {
+        driver.has_passed(self.events[piece % SLOTS])
+    }
+
     /// Marks the end of all that is queued.
     fn mark_end(&self, driver: &dyn Driver) -> Result<()> {
         driver.record(self.end, self.stream)
     }
 
     /// True if that is done.
-    pub(super) fn has_passed(&self, driver: &dyn Driver, piece: usize) -> Result<bool> {
-        driver.has_passed(self.events[piece % SLOTS])
+    fn has_ended(&self, driver: &dyn Driver) -> Result<bool> {
+        driver.has_passed(self.end)
     }
 }
 
@@ -72,11 +77,10 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Staging {
     context: Context,
-    kind: Kind,
     start: UserPointer,
     pub(super) input: Lane,
     pub(super) output: Lane,
-    /// Who works in a window.
+    /// Who works in a window; none where this is no window.
     accelerator: Option<&'static device::Accelerator>,
 }
 
@@ -89,7 +93,7 @@ impl Staging {
     /// Staging memory of a context, which must be the thread's.
     pub(super) fn take(driver: &'static dyn Driver, context: Context, kind: Kind) -> Result<Self> {
         let mut spare = SPARE.lock();
-        let fits = |staging: &Self| staging.context == context && staging.kind == kind;
+        let fits = |staging: &Self| staging.context == context && staging.kind() == kind;
         if let Some(index) = spare.iter().position(fits) {
             return Ok(spare.swap_remove(index));
         }
@@ -105,7 +109,11 @@ impl Staging {
         };
         let input = Lane::new(driver, start)?;
         let output = Lane::new(driver, start.byte_add(SLOTS * SLOT_BYTES))?;
-        Ok(Self { context, kind, start, input, output, accelerator })
+        Ok(Self { context, start, input, output, accelerator })
+    }
+
+    fn kind(&self) -> Kind {
+        if self.accelerator.is_some() { Kind::Device } else { Kind::Host }
     }
 
     /// Keeps it for the next one. Nothing may be under way in it.
@@ -121,10 +129,8 @@ impl Staging {
 
     /// True if nothing is under way any more that was when the end was marked.
     pub(super) fn has_ended(&self, driver: &dyn Driver) -> Result<bool> {
-        let lanes = [&self.input, &self.output];
-        let passed = lanes.into_iter().map(|lane| driver.has_passed(lane.end)).collect::<Result<Vec<_>>>()?;
         let device = self.accelerator.map_or(Ok(true), Device::is_through)?;
-        Ok(device && passed.into_iter().all(|passed| passed))
+        Ok(device && self.input.has_ended(driver)? && self.output.has_ended(driver)?)
     }
 
     /// Its first byte.

@@ -33,10 +33,13 @@ pub struct Region {
 impl Region {
     /// True if `bytes` from `address` on lie in it.
     pub fn holds(&self, address: u64, bytes: u64) -> bool {
-        address >= self.start
-            && address - self.start <= self.bytes
-            && bytes <= self.bytes - (address - self.start)
+        lies_in((self.start, self.bytes), (address, bytes))
     }
+}
+
+/// True if the second range lies in the first; each is an address and a length.
+pub fn lies_in((start, length): (u64, u64), (address, bytes): (u64, u64)) -> bool {
+    address >= start && address - start <= length && bytes <= length - (address - start)
 }
 
 struct Entry {

@@ -11,6 +11,7 @@ use crate::capture::NodeKind;
 use crate::device::Context;
 use crate::error::{Code, Outcome};
 use crate::handles::{Handles, lock};
+use crate::host::HostFunction;
 use crate::stream::{self, Point, Stream, Work};
 use crate::{abi, capture};
 
@@ -266,8 +267,11 @@ impl Drop for Executable {
     }
 }
 
-pub(crate) fn user_object(count: u32, destroy: Box<dyn Fn() + Send + Sync>) -> Arc<UserObject> {
-    OBJECTS.add(|handle| UserObject { handle, count: AtomicU32::new(count), destroy })
+/// The handle of a new object, which calls `destroy` with `data` when nobody keeps it any more.
+pub(crate) fn user_object(data: u64, destroy: Option<HostFunction>, count: u32) -> Outcome<u64> {
+    let destroy = destroy.filter(|_| count > 0).ok_or(Code::INVALID_VALUE)?;
+    let destroy = Box::new(move || destroy(data));
+    Ok(OBJECTS.add(|handle| UserObject { handle, count: AtomicU32::new(count), destroy }).handle)
 }
 
 pub(crate) fn find_object(handle: u64) -> Outcome<Arc<UserObject>> {

@@ -13,7 +13,7 @@ use super::arena::{Arena, Lane};
 use super::pull::{self, Reach};
 use crate::device::UserPointer;
 use crate::error::{Error, Result};
-use crate::memory::regions::Region;
+use crate::memory::regions::{Region, lies_in};
 use crate::os::mapping::{self, Mapping};
 use crate::os::process::Watch;
 use crate::sync::lease::Lease;
@@ -76,12 +76,6 @@ pub struct Window {
     pub here: UserPointer,
 }
 
-impl Window {
-    fn holds(&self, address: u64, bytes: u64) -> bool {
-        address >= self.start && bytes <= self.bytes && address - self.start <= self.bytes - bytes
-    }
-}
-
 impl Mapped {
     /// Maps a region that the peer has described, unless that is done or cannot be done: then the kernel copies.
     fn add(&mut self, region: Region) -> Option<()> {
@@ -103,8 +97,8 @@ impl Mapped {
 
     /// Where `bytes` at the peer's `address` lie in this process.
     fn find(&self, address: u64, bytes: usize) -> Option<UserPointer> {
-        if let Some(Window { start, here, .. }) =
-            self.window.filter(|window| window.holds(address, bytes as u64))
+        if let Some(Window { start, bytes: length, here }) = self.window
+            && lies_in((start, length), (address, bytes as u64))
         {
             return Some(here.byte_add((address - start) as usize));
         }

@@ -233,11 +233,7 @@ driver! {
     }
 
     fn UserObjectCreate(out: Out<u64>, data: u64, destroy: Option<HostFunction>, count: u32, _flags: u32) {
-        let destroy = destroy.ok_or(Code::INVALID_VALUE)?;
-        if count == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        out.set(graph::user_object(count, Box::new(move || destroy(data))).handle)
+        out.set(graph::user_object(data, destroy, count)?)
     }
 
     fn UserObjectRetain(object: u64, count: u32) {

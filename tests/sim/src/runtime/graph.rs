@@ -171,11 +171,7 @@ runtime! {
     }
 
     fn cudaUserObjectCreate(out: Out<u64>, data: u64, destroy: Option<HostFunction>, count: u32, _flags: u32) {
-        let destroy = destroy.ok_or(Code::INVALID_VALUE)?;
-        if count == 0 {
-            return Err(Code::INVALID_VALUE);
-        }
-        out.set(graph::user_object(count, Box::new(move || destroy(data))).handle)
+        out.set(graph::user_object(data, destroy, count)?)
     }
 
     fn cudaUserObjectRetain(object: u64, count: u32) {
