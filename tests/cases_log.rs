@@ -10,11 +10,12 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 use support::api::{Comm, INT32, INVALID_ARGUMENT, SUM};
 use support::cluster::{Cluster, Rank, Scenario, plain, work};
 
-const SCENARIOS: [(&str, Scenario); 5] =
-    [("job", job), ("many", many), ("wrong", wrong), ("reset", reset), ("plain", plain)];
+const SCENARIOS: [(&str, Scenario); 6] =
+    [("job", job), ("many", many), ("wrong", wrong), ("reset", reset), ("asked", asked), ("plain", plain)];
 
 #[test]
 fn worker() {
@@ -66,6 +67,25 @@ fn reset(rank: Rank) {
         unsafe { (api.reset_debug)() };
         assert_eq!(api.sum(1, comm), rank.ranks as i32);
     }
+    api.destroy(comm);
+}
+
+/// Sums, on communicators that come and go, until a file says that it is enough; then rank 0 waits for rank 1 until another one is there.
+fn asked(rank: Rank) {
+    let (api, comm, signals) = (rank.api, rank.join(), Path::new(rank.argument));
+    loop {
+        let mut copy: Comm = null_mut();
+        api.ok(unsafe { (api.ncclCommSplit)(comm, 0, 0, &raw mut copy, null_mut()) });
+        let stops = api.sum(i32::from(signals.join("wait").exists()), copy);
+        api.destroy(copy);
+        if stops > 0 {
+            break;
+        }
+    }
+    while rank.rank == 1 && !signals.join("stop").exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(api.sum(1, comm), rank.ranks as i32);
     api.destroy(comm);
 }
 
@@ -324,6 +344,74 @@ fn the_level_changes_while_a_job_runs() {
     for (_, lines) in &logs {
         assert!(only(lines, "INFO", "AllReduce: ").contains("opCount 1 "), "{lines:?}");
     }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// What `accl log` says, with these words and the records of a directory.
+fn ask_for_level(words: &[&str], records: &Path) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_accl"));
+    command.arg("log").args(words).arg("--dir").arg(records).output().unwrap()
+}
+
+/// Waits until the logs of so many ranks have a text.
+#[track_caller]
+fn wait_for_text(directory: &Path, text: &str, ranks: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let has = |(_, lines): &(String, Vec<Line>)| lines.iter().any(|line| line.text.starts_with(text));
+    while logs(directory).iter().filter(|log| has(log)).count() < ranks {
+        assert!(Instant::now() < deadline, "no {text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// C67: a tool changes the level of a job that runs, and of a rank that waits; new communicators and the environment change nothing.
+#[test]
+fn a_tool_changes_the_level_of_a_job() {
+    let directory = scratch("asked");
+    let records = directory.join("records");
+    let cluster =
+        Cluster::new(2, 1).argument(directory.display()).env("ACCL_RECORDER_DIR", records.display());
+    let cluster =
+        cluster.env("NCCL_DEBUG", "WARN").env("NCCL_DEBUG_FILE", directory.join("log.%p").display());
+    let job = std::thread::spawn(move || cluster.run("asked"));
+    let ask = |words: &[&str]| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let output = ask_for_level(words, &records);
+            let text = String::from_utf8(output.stdout).unwrap();
+            if output.status.success() && text.lines().count() == 2 {
+                return assert!(text.lines().all(|line| line.starts_with("pid ")), "{text}");
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    ask(&["info", "--subsys", "COLL"]);
+    wait_for_text(&directory, "AllReduce: ", 2);
+    ask(&["INFO", "--subsys", "NET"]);
+    wait_for_text(&directory, "accl log: the level is Info with subsystems 0x10 ", 2);
+    std::fs::write(directory.join("wait"), "").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    ask(&["TRACE", "--subsys", "CALL"]);
+    wait_for_text(&directory, "accl log: the level is Trace", 1);
+    std::fs::write(directory.join("stop"), "").unwrap();
+    job.join().unwrap();
+    for (_, lines) in logs(&directory) {
+        let first = |text: &str| lines.iter().position(|line| line.text.starts_with(text)).unwrap();
+        let (coll, net) = (
+            first("accl log: the level is Info with subsystems 0x2 "),
+            first("accl log: the level is Info with subsystems 0x10 "),
+        );
+        let sums: Vec<_> = (0..lines.len()).filter(|at| lines[*at].text.starts_with("AllReduce: ")).collect();
+        assert!(!sums.is_empty() && sums.iter().all(|at| (coll..net).contains(at)), "{lines:#?}");
+        assert_eq!(texts(&lines, "INFO", "ncclComm"), [""; 0], "of no other subsystem");
+    }
+    let gone = ask_for_level(&["INFO"], &records);
+    assert_eq!(gone.status.code(), Some(3), "{gone:?}");
+    let wrong = ask_for_level(&["LOUD"], &records);
+    let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(1), "{text}");
+    assert!(text.contains("level \"LOUD\" is unknown; there are VERSION, WARN"), "{text}");
     std::fs::remove_dir_all(directory).unwrap();
 }
 

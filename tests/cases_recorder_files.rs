@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use support::api::{Comm, INT32, SUCCESS, SUM};
 use support::cluster::{Cluster, Ended, Rank, Scenario, work};
 
-const SCENARIOS: [(&str, Scenario); 3] = [("churn", churn), ("stay", stay), ("apart", apart)];
+const SCENARIOS: [(&str, Scenario); 4] = [("churn", churn), ("stay", stay), ("apart", apart), ("sums", sums)];
 
 #[test]
 fn worker() {
@@ -272,15 +272,27 @@ fn records_of_two_hosts_are_explained_together() {
     std::fs::remove_dir_all(place).unwrap();
 }
 
+const OTHER: u32 = 64_321;
+
+/// False, and says so, if this test cannot be another user for a while.
+fn can_be_another_user(test: &str) -> bool {
+    let refused = if unsafe { libc::geteuid() } != 0 {
+        "it must run as root to become another user".to_string()
+    } else {
+        match accl(&["version"], &[]).uid(OTHER).current_dir("/").output() {
+            Ok(_) => return true,
+            Err(error) => format!("user {OTHER} cannot start accl: {error}"),
+        }
+    };
+    eprintln!("SKIPPED: {test}: {refused}");
+    false
+}
+
 /// C47: another user sees nothing of ours, whatever the directory's mode, and hurts nothing.
 #[test]
 fn another_user_sees_nothing() {
-    const OTHER: u32 = 64_321;
-    if unsafe { libc::geteuid() } != 0 {
-        return eprintln!("SKIPPED: another_user_sees_nothing must run as root to become another user");
-    }
-    if let Err(error) = accl(&["version"], &[]).uid(OTHER).output() {
-        return eprintln!("SKIPPED: another_user_sees_nothing: user {OTHER} cannot start accl: {error}");
+    if !can_be_another_user("another_user_sees_nothing") {
+        return;
     }
     let (directory, signals) = (scratch("users"), scratch("users-signals"));
     let job = start(2, "stay", &directory, &signals);
@@ -311,4 +323,79 @@ fn another_user_sees_nothing() {
     assert_eq!(names(&directory), [""; 0]);
     std::fs::remove_dir(directory).unwrap();
     std::fs::remove_dir_all(signals).unwrap();
+}
+
+/// C47: jobs of two users at the same time, each with its records where it finds a place by itself.
+#[test]
+fn jobs_of_two_users_do_not_meet() {
+    if !can_be_another_user("jobs_of_two_users_do_not_meet") {
+        return;
+    }
+    let (ours, theirs) = (scratch("ours"), scratch("theirs"));
+    std::fs::set_permissions(&theirs, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let mut become_other = Command::new("setpriv");
+    let user = OTHER.to_string();
+    become_other.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+    let job = |cluster: Cluster, signals: &Path| {
+        let cluster = cluster.argument(signals.display());
+        std::thread::spawn(move || cluster.run_to_end("stay"))
+    };
+    let jobs = (job(Cluster::new(2, 1), &ours), job(Cluster::new(3, 1).by(&become_other), &theirs));
+    let ask = |user: u32| {
+        let mut command = accl(&["status", "--json", "--patience", "60"], &[]);
+        answer(&command.uid(user).current_dir("/").output().unwrap())
+    };
+    let (code, found) =
+        answer_when(|| ask(OTHER), |found| numbers_of(&found["communicators"][0], "rank") == [0, 1, 2]);
+    assert_eq!((code, found["communicators"].as_array().unwrap().len()), (0, 1), "{found}");
+    let mut of_others = pids(&theirs, 3);
+    assert_eq!(numbers_of(&found["communicators"][0], "pid"), of_others);
+    // Other tests of this user may have jobs, too.
+    let all_pids = |found: &Value| -> Vec<u64> {
+        found["communicators"].as_array().unwrap().iter().flat_map(|one| numbers_of(one, "pid")).collect()
+    };
+    let are_ours = |found: &Value| {
+        let told = (0..2).all(|rank| ours.join(rank.to_string()).metadata().is_ok_and(|file| file.len() > 0));
+        told && pids(&ours, 2).iter().all(|pid| all_pids(found).contains(pid))
+    };
+    let (_, found) = answer_when(|| ask(0), are_ours);
+    of_others.retain(|pid| all_pids(&found).contains(pid));
+    assert_eq!(of_others, [0; 0], "{found}");
+    assert_eq!(end(jobs.1, &theirs), [Some(0); 3]);
+    assert_eq!(end(jobs.0, &ours), [Some(0); 2]);
+    assert_eq!(ask(OTHER).0, 3, "a job that ends well leaves no records");
+    let _ = std::fs::remove_dir(format!("/dev/shm/accl-{OTHER}"));
+    for directory in [ours, theirs] {
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
+
+/// C47: neither `/tmp` nor `/dev/shm` can be written to.
+#[test]
+fn nothing_needs_a_place_for_files() {
+    let script = "mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && mount -t tmpfs -o ro none /dev/shm && exec \"$@\"";
+    let mut within = Command::new("unshare");
+    within.args(["--mount", "sh", "-c", script, "sh"]);
+    let tried = Command::new("unshare").args(["--mount", "true"]).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return eprintln!("SKIPPED: nothing_needs_a_place_for_files needs mount namespaces");
+    }
+    let cluster = Cluster::new(3, 2).by(&within).env("XDG_RUNTIME_DIR", "/nowhere");
+    let cluster = cluster.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_FILE", "/dev/stderr");
+    for text in cluster.run("sums") {
+        assert_eq!(text.matches("no flight recorder").count(), 1, "{text}");
+        assert!(text.contains("/dev/shm/accl-") && text.contains("Read-only file system"), "{text}");
+    }
+}
+
+/// Small, staged and large sums.
+fn sums(rank: Rank) {
+    let (api, comm) = (rank.api, rank.join());
+    for count in [1, 5_000, 3_000_000] {
+        let (mine, mut sums) = (vec![rank.rank as i32; count], vec![0; count]);
+        api.ok(api.all_reduce(&mine, &mut sums, INT32, SUM, comm));
+        let sum = (rank.ranks * (rank.ranks - 1) / 2) as i32;
+        assert!(sums.iter().all(|one| *one == sum));
+    }
+    api.destroy(comm);
 }

@@ -60,8 +60,10 @@ pub struct Cluster {
     /// The same for one process.
     own_environment: Vec<(usize, String, String)>,
     hosts: Option<usize>,
-    /// The commands that start processes elsewhere, in turn, and where the first one can be met from there.
-    places: Option<(Vec<Vec<OsString>>, String)>,
+    /// The commands that start processes, in turn; none starts them as they are.
+    places: Vec<Vec<OsString>>,
+    /// Where the first one can be met by those that are elsewhere.
+    address: Option<String>,
     /// Where process n puts its standard output, as the file `n`; none throws it away.
     output: Option<PathBuf>,
     limit: Duration,
@@ -86,7 +88,8 @@ impl Cluster {
             environment: Vec::new(),
             own_environment: Vec::new(),
             hosts: None,
-            places: None,
+            places: Vec::new(),
+            address: None,
             output: None,
             limit,
         }
@@ -121,11 +124,14 @@ impl Cluster {
 
     /// Starts the processes by these commands, in turn; the first one can be met at `address` (ip:port).
     pub fn places(mut self, commands: impl Iterator<Item = Command>, address: &str) -> Self {
-        let words = |command: Command| {
-            let program = command.get_program().to_owned();
-            std::iter::once(program).chain(command.get_args().map(OsString::from)).collect()
-        };
-        self.places = Some((commands.map(words).collect(), address.to_string()));
+        self.places = commands.map(|command| words(&command)).collect();
+        self.address = Some(address.to_string());
+        self
+    }
+
+    /// Starts all processes by this command, on this host.
+    pub fn by(mut self, command: &Command) -> Self {
+        self.places = vec![words(command)];
         self
     }
 
@@ -190,15 +196,10 @@ impl Cluster {
 
     fn start(&self, scenario: &str, process: usize, ids: &str) -> Child {
         let exe = std::env::current_exe().unwrap();
-        let mut command = match &self.places {
-            Some((places, _)) => {
-                let place = &places[process % places.len()];
-                let mut command = Command::new(&place[0]);
-                command.args(&place[1..]).arg(exe);
-                command
-            }
-            None => Command::new(exe),
-        };
+        let mut words = self.places.get(process % self.places.len().max(1)).cloned().unwrap_or_default();
+        words.push(exe.into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command.args(["worker", "--exact", "--nocapture", "--test-threads=1"]);
         for (name, _) in std::env::vars() {
             if ["ACCL_", "PCCL_", "NCCL_"].iter().any(|prefix| name.starts_with(prefix)) {
@@ -211,7 +212,7 @@ impl Cluster {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let own = self.own_environment.iter().filter(|(of, ..)| *of == process);
         command.envs(own.map(|(_, name, value)| (name, value)));
-        if let Some((_, address)) = &self.places {
+        if let Some(address) = &self.address {
             command.env("NCCL_COMM_ID", address);
         }
         if let Some(hosts) = self.hosts {
@@ -221,6 +222,12 @@ impl Cluster {
         command.stdin(Stdio::null()).stdout(output.map_or_else(Stdio::null, Stdio::from));
         command.stderr(Stdio::piped()).spawn().unwrap()
     }
+}
+
+/// A command and its arguments.
+fn words(command: &Command) -> Vec<OsString> {
+    let arguments = command.get_args().map(OsString::from);
+    std::iter::once(command.get_program().to_owned()).chain(arguments).collect()
 }
 
 /// The body of a test file's `worker`: runs the scenario that the environment names, if it names one.

@@ -26,7 +26,7 @@ pub enum Level {
 }
 
 /// Levels by their names.
-const LEVELS: [(&str, Level); 6] = [
+pub const LEVELS: [(&str, Level); 6] = [
     ("VERSION", Level::Version),
     ("WARN", Level::Warn),
     ("ATTN", Level::Attn),
@@ -94,6 +94,23 @@ pub struct Log {
     pub timestamp_format: String,
     /// `DEBUG_TIMESTAMP_LEVELS`: bit n stands for the n-th [`Level`].
     pub timestamp_levels: u32,
+}
+
+impl Level {
+    /// The level of a name, in any case.
+    pub fn of_name(name: &str) -> Option<Self> {
+        look_up(&LEVELS, name)
+    }
+}
+
+/// The subsystems of a list as `DEBUG_SUBSYS` has it. The error says what is unknown, and what there is.
+pub fn subsystems_of(list: &str) -> std::result::Result<u32, String> {
+    let mut complaint = None;
+    let mask = mask_of(list, &SUBSYSTEMS, &mut |word| {
+        complaint
+            .get_or_insert_with(|| format!("\"{word}\" is unknown; there are {}, ALL", names(&SUBSYSTEMS)));
+    });
+    complaint.map_or(Ok(mask), Err)
 }
 
 impl Log {

@@ -15,7 +15,7 @@ mod table;
 
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
 pub use driver::Driver;
-pub use log::{Level, Log, subsystem};
+pub use log::{LEVELS, Level, Log, subsystem, subsystems_of};
 pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Sockets, Stagger};
 pub use recorder::Recorder;
 pub use source::{Origin, Source, cache_directory};

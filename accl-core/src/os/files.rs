@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// `f_type` of tmpfs and ramfs.
@@ -101,6 +102,22 @@ pub fn open_for_reading(path: &Path) -> Result<File> {
     regular(file.map_err(|errno| Error::system("cannot open it", errno))?)
 }
 
+/// Replaces bytes within a regular file, which neither grows nor shrinks.
+pub fn overwrite(path: &Path, offset: u64, bytes: &[u8]) -> Result<()> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    let file = regular(file.map_err(|errno| Error::system("cannot open it for writing", errno))?)?;
+    let length = file.metadata().map_or(0, |data| data.len());
+    let end = offset + bytes.len() as u64;
+    if length < end {
+        return Err(Error::system(
+            format!("cannot write up to byte {end}"),
+            format!("it has {length} bytes: it is cut off; remove it"),
+        ));
+    }
+    file.write_all_at(bytes, offset).map_err(|error| Error::system("cannot write to it", error))
+}
+
 fn regular(file: OwnedFd) -> Result<File> {
     let status = rustix::fs::fstat(file.as_fd());
     if !status.is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile) {
@@ -152,6 +169,9 @@ mod tests {
         let writer = std::fs::OpenOptions::new().read(true).write(true).open(path.join("a")).unwrap();
         assert!(!crate::os::mapping::is_written_by_nobody(file.as_fd()));
         drop(writer);
+        overwrite(&path.join("a"), 1, b"x").unwrap();
+        assert!(overwrite(&path.join("a"), 2, b"yz").unwrap_err().text().contains("cut off"));
+        assert_eq!(std::fs::read(path.join("a")).unwrap(), b"axc");
         for name in ["a", "pipe", "gone"] {
             directory.remove(name);
         }

@@ -3,6 +3,7 @@
 //! Whether a line is wanted is one word, which costs a load where nothing is. It is made of the settings when something
 //! first asks, and again whenever a communicator is made.
 
+use super::level_request::LevelRequest;
 use super::line::{Shape, Writer, compose};
 use super::sink::{Sink, host};
 use crate::config::subsystem::{CALL, COLL, ENV, P2P};
@@ -23,6 +24,9 @@ const CALLS: u64 = 1 << 34;
 const UNKNOWN: u64 = u64::MAX;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+/// What a tool has asked for, which stays whatever the program sets.
+static ASKED: Mutex<LevelRequest> = Mutex::new(LevelRequest::AsSet);
 
 /// The settings as they were last read, and where lines go.
 #[derive(Debug)]
@@ -132,7 +136,20 @@ pub fn reset() {
     SHOWN.store(UNKNOWN, Ordering::Relaxed);
 }
 
+/// Does what a tool has asked for.
+pub(super) fn change_level(request: LevelRequest) {
+    *ASKED.lock() = request;
+    // What cannot be read now is said when the next communicator is made.
+    apply(&Log::load().unwrap_or_default());
+    let said = match request {
+        LevelRequest::AsSet => "as the settings have it".to_string(),
+        LevelRequest::Level(level, subsystems) => format!("{level:?} with subsystems {subsystems:#x}"),
+    };
+    info(u32::MAX, format_args!("accl log: the level is {said} from here on"));
+}
+
 fn apply(log: &Log) {
+    let log = &ASKED.lock().applied_to(log);
     let mut state = STATE.lock();
     if state.as_ref().is_none_or(|state| state.log != *log) {
         let before = state.take().map(|state| state.sink);

@@ -5,6 +5,7 @@
 
 pub mod calls;
 pub mod diagnosis;
+mod level_request;
 pub mod line;
 pub mod log;
 mod record_format;
@@ -14,6 +15,7 @@ mod recorder;
 pub mod records;
 mod sink;
 
+pub use level_request::LevelRequest;
 pub use record_format::{End, Head, Operation, Record, Traffic, Wait};
 pub use recorder::{Recorder, TIMED_BYTES, Waiting};
 

@@ -50,6 +50,8 @@ pub(super) mod live {
     pub(crate) const LAUNCHES_DONE: usize = FIRST + 5;
     /// A flag while operations come from a host stream.
     pub(crate) const ON_STREAM: usize = FIRST + 6;
+    /// The one word that somebody else stores: see `level_request`.
+    pub(crate) const LEVEL_REQUEST: usize = FIRST + 7;
     /// How it ended: see `End`; and when, in ns since 1970.
     pub(crate) const END: usize = FIRST + 8;
     pub(crate) const END_NS: usize = FIRST + 9;

@@ -6,6 +6,7 @@
 //!
 //! Whoever holds the rank's endpoint records operations and waits: one thread at a time. How the rank ends anybody may say.
 
+use super::level_request::LevelRequest;
 use super::record_format::{
     ENTRY_WORDS, End, Head, ON_STREAM, PEERS_BYTES, RING_BYTES, RING_ENTRIES, TIMED, TRANSFER, live,
 };
@@ -47,6 +48,8 @@ pub struct Waiting<'a> {
 #[derive(Debug)]
 pub struct Recorder {
     words: Words<WORDS>,
+    /// The last request for another log level that was seen in it.
+    level_request: AtomicU64,
     /// Where its file is, if it has one, and the process that made it.
     file: Option<(Place, u32)>,
     /// Bytes of the file that are not mapped.
@@ -56,7 +59,7 @@ pub struct Recorder {
 impl Recorder {
     /// One without a file. An error (System) if there is no memory for it.
     pub fn without_file() -> Result<Self> {
-        Ok(Self { words: Words::anonymous()?, file: None, more_bytes: 0 })
+        Ok(Self::of(Words::anonymous()?, None, 0))
     }
 
     /// One whose file is a new one at `place`.
@@ -65,12 +68,16 @@ impl Recorder {
         let more_bytes = (content.len() - PEERS_BYTES).next_multiple_of(4096);
         let file = place.create(&content)?;
         match Words::of_file(file.as_fd()) {
-            Ok(words) => Ok(Self { words, file: Some((place, head.pid)), more_bytes }),
+            Ok(words) => Ok(Self::of(words, Some((place, head.pid)), more_bytes)),
             Err(error) => {
                 place.remove();
                 Err(error)
             }
         }
+    }
+
+    fn of(words: Words<WORDS>, file: Option<(Place, u32)>, more_bytes: usize) -> Self {
+        Self { words, level_request: AtomicU64::new(0), file, more_bytes }
     }
 
     /// The name of its file, if it has one.
@@ -110,6 +117,7 @@ impl Recorder {
         let place = number + self.load(live::TRANSFERS_BEGUN);
         self.enter(place, number | self.load(live::ON_STREAM), what, count);
         self.store(live::COLLECTIVES_BEGUN, number);
+        self.look_at_level_request();
     }
 
     /// How many operations have begun.
@@ -129,6 +137,7 @@ impl Recorder {
         let place = begun + self.load(live::COLLECTIVES_BEGUN);
         self.enter(place, number | TRANSFER | self.load(live::ON_STREAM), what, bytes);
         self.store(live::TRANSFERS_BEGUN, begun);
+        self.look_at_level_request();
     }
 
     /// All sends and receives that have begun are done.
@@ -146,6 +155,23 @@ impl Recorder {
         self.store(entry + 2, what);
         self.store(entry + 3, count);
         self.store_last(entry + 7, place);
+    }
+
+    /// Does what a tool has asked for since this was last called.
+    #[inline]
+    fn look_at_level_request(&self) {
+        let asked = self.load(live::LEVEL_REQUEST);
+        if asked != self.level_request.load(Ordering::Relaxed) {
+            self.change_level(asked);
+        }
+    }
+
+    #[cold]
+    fn change_level(&self, asked: u64) {
+        self.level_request.store(asked, Ordering::Relaxed);
+        if let Some(request) = LevelRequest::decode(asked) {
+            super::log::change_level(request);
+        }
     }
 
     #[inline]
@@ -201,6 +227,7 @@ impl Recorder {
 
     /// The rank has looked around in a wait that lasts.
     pub fn wait(&self, waiting: &Waiting<'_>) {
+        self.look_at_level_request();
         let version = self.load(live::WAIT_VERSION) & !1;
         self.store(live::WAIT_VERSION, version + 1);
         fence(Ordering::Release);

@@ -5,7 +5,8 @@
 //! Files of processes that are gone are kept, too, until there are more than [`KEPT`] that nobody keeps up any more: then the
 //! oldest go when somebody makes a new one. Those of a live process never do.
 
-use super::record_format::{Head, MOST_BYTES, Record};
+use super::level_request::LevelRequest;
+use super::record_format::{Head, MOST_BYTES, Record, live};
 use super::recorder::Recorder;
 use crate::config;
 use crate::config::subsystem;
@@ -209,6 +210,14 @@ pub fn read_directory(path: &Path, here: Here) -> Result<(Vec<Witness>, Vec<Erro
         }
     }
     Ok((witnesses, errors))
+}
+
+/// Leaves a request for another log level in the record of a process that runs; it is seen when that begins its next operation, or
+/// looks around in a wait. An error (System) names the file.
+pub fn request_level(witness: &Witness, request: LevelRequest) -> Result<()> {
+    let place = (live::LEVEL_REQUEST * size_of::<u64>()) as u64;
+    crate::os::files::overwrite(&witness.path, place, &request.encode().to_le_bytes())
+        .map_err(|error| error.within(witness.path.display()))
 }
 
 fn is_record(path: &Path) -> bool {

@@ -12,6 +12,7 @@ mod launch;
 #[path = "../accl-bench/library.rs"]
 #[allow(dead_code, reason = "accl-bench uses the rest")]
 mod library;
+mod log;
 mod run;
 mod status;
 mod topo;
@@ -131,6 +132,23 @@ enum Task {
         #[arg(long)]
         json: bool,
     },
+    /// Change what processes log that run now: the level, and the subsystems.
+    ///
+    /// Seen by each process with its next operation, or within a tenth of a second where it waits. Lines go where NCCL_DEBUG_FILE
+    /// said when the process began, else to its standard output. Exit code 3: no process was found.
+    Log {
+        /// VERSION, WARN, INFO or TRACE, as in NCCL_DEBUG; or "settings": what the process's own settings say.
+        level: String,
+        /// The subsystems, as in NCCL_DEBUG_SUBSYS.
+        #[arg(long, value_name = "LIST", default_value = "INIT,ENV,BOOTSTRAP")]
+        subsys: String,
+        /// Processes of this host; without it, all of this user that have communicators.
+        #[arg(long, value_delimiter = ',')]
+        pids: Vec<u32>,
+        /// Where the recorder's files are, as for status.
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
     /// A rank that topo has started; the unique id comes on standard input.
     #[command(hide = true)]
     TopoRank {
@@ -182,6 +200,10 @@ fn main() -> ExitCode {
             }
         }
         Task::Explain { paths, pids, json } => match status::explain(&paths, &pids, json) {
+            Ok(code) => return ExitCode::from(code),
+            Err(error) => Err(error),
+        },
+        Task::Log { level, subsys, pids, dir } => match log::change(&level, &subsys, &pids, dir.as_deref()) {
             Ok(code) => return ExitCode::from(code),
             Err(error) => Err(error),
         },

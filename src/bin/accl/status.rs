@@ -15,9 +15,9 @@ use accl_core::types::named_ranks;
 use serde_json::{Value, json};
 
 /// What was read.
-struct Read {
-    witnesses: Vec<Witness>,
-    errors: Vec<String>,
+pub(crate) struct Read {
+    pub(crate) witnesses: Vec<Witness>,
+    pub(crate) errors: Vec<String>,
 }
 
 /// How status was asked.
@@ -32,10 +32,7 @@ pub(crate) struct Options {
 /// has failed, 3 nothing was found.
 pub(crate) fn status(options: &Options) -> Result<u8, String> {
     loop {
-        let mut read = Read { witnesses: Vec::new(), errors: Vec::new() };
-        for directory in directories(options.directory.as_deref())? {
-            read.directory(&directory)?;
-        }
+        let read = Read::all(options.directory.as_deref())?;
         let findings = diagnose(&read.witnesses, options.patience, now_ns());
         let text = if options.json {
             print_json(&findings, &read.errors)
@@ -59,9 +56,7 @@ pub(crate) fn explain(paths: &[PathBuf], pids: &[u32], as_json: bool) -> Result<
         if path.is_dir() { read.directory(path)? } else { read.file(path)? }
     }
     if paths.is_empty() {
-        for directory in directories(None)? {
-            read.directory(&directory)?;
-        }
+        read = Read::all(None)?;
         read.witnesses.retain(|witness| pids.is_empty() || pids.contains(&witness.record.head.pid));
     }
     let findings = diagnose(&read.witnesses, Duration::from_secs(1), now_ns());
@@ -113,6 +108,13 @@ fn verdict(finding: &Finding<'_>) -> String {
 }
 
 impl Read {
+    /// The records of a directory, or of all that this user has on this host.
+    pub(crate) fn all(named: Option<&Path>) -> Result<Self, String> {
+        let mut read = Self { witnesses: Vec::new(), errors: Vec::new() };
+        directories(named)?.iter().try_for_each(|directory| read.directory(directory))?;
+        Ok(read)
+    }
+
     fn directory(&mut self, path: &Path) -> Result<(), String> {
         let (witnesses, errors) =
             records::read_directory(path, here()?).map_err(|error| error.to_string())?;
@@ -306,7 +308,7 @@ fn rank_json(witness: &Witness) -> Value {
 }
 
 /// Whoever reads may have gone: that is no failure.
-fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stdout(), "{text}");
 }
