@@ -33,11 +33,14 @@ pub fn libraries() -> &'static Path {
 /// Builds packages with this run's profile, and says where the results are. Cargo builds what a test depends on as a crate;
 /// nothing depends on a C library, so we ask for it.
 pub fn build(packages: &[&str]) -> PathBuf {
-    // This test is <target>/<profile>/deps/<name>.
+    // This test is <target>/<profile>/deps/<name>, or, for a platform that was named, <target>/<platform>/<profile>/deps/<name>.
     let test = std::env::current_exe().expect("the path of this test");
     let profile = test.ancestors().nth(2).expect("a directory of the profile").to_path_buf();
     let name = profile.file_name().and_then(OsStr::to_str).expect("a name");
-    let target = profile.parent().expect("a target directory");
+    let mut target = profile.parent().expect("a target directory");
+    if std::env::var_os("CARGO_BUILD_TARGET").is_some_and(|platform| target.ends_with(platform)) {
+        target = target.parent().expect("a target directory");
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(root()).args(["build", "--quiet"]);
