@@ -32,6 +32,10 @@ ncclResult_t acclStreamQuery(cudaStream_t stream);
 /* Waits as acclStreamSynchronize() does, then frees the stream. NULL is no error. */
 ncclResult_t acclStreamDestroy(cudaStream_t stream);
 
+/* As ncclCommInitRankConfig(), for a communicator of host memory, whatever devices the process uses; its calls take NULL or a stream
+ * from above. All ranks must make it so. */
+ncclResult_t acclCommInitRankHost(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
+
 /* Time limits of one communicator, beside those that ACCL_TIMEOUT and ACCL_WARN_AFTER give to all: options for the list `ext` of
  * the ncclCollConfig_t of any collective call. Each rank sets its own; they hold for everything on that communicator from
  * this call on, even if it fails for another reason, until another call changes them. val.i is in milliseconds, 0: no limit. A negative value, or another option of

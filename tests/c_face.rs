@@ -29,7 +29,8 @@ const NAMES: &str = "
     ResetDebugInit Scatter ScatterConfig Send SetEncryption Signal TeamCft TeamCftMultimem TeamLsa
     TeamRail TeamRankToLsa TeamRankToWorld TeamWorld WaitSignal WinGetUserPtr";
 
-const EXTENSIONS: [&str; 7] = [
+const EXTENSIONS: [&str; 8] = [
+    "acclCommInitRankHost",
     "acclDescribe",
     "acclExplain",
     "acclStreamCreate",

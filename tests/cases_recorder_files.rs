@@ -272,16 +272,17 @@ fn records_of_two_hosts_are_explained_together() {
     std::fs::remove_dir_all(place).unwrap();
 }
 
-const OTHER: u32 = 64_321;
+/// Users that nobody else is. Each test has its own, whose records lie in one place.
+const OTHERS: [u32; 2] = [64_321, 64_322];
 
 /// False, and says so, if this test cannot be another user for a while.
-fn can_be_another_user(test: &str) -> bool {
+fn can_be_another_user(user: u32, test: &str) -> bool {
     let refused = if unsafe { libc::geteuid() } != 0 {
         "it must run as root to become another user".to_string()
     } else {
-        match accl(&["version"], &[]).uid(OTHER).current_dir("/").output() {
+        match accl(&["version"], &[]).uid(user).current_dir("/").output() {
             Ok(_) => return true,
-            Err(error) => format!("user {OTHER} cannot start accl: {error}"),
+            Err(error) => format!("user {user} cannot start accl: {error}"),
         }
     };
     eprintln!("SKIPPED: {test}: {refused}");
@@ -291,7 +292,8 @@ fn can_be_another_user(test: &str) -> bool {
 /// C47: another user sees nothing of ours, whatever the directory's mode, and hurts nothing.
 #[test]
 fn another_user_sees_nothing() {
-    if !can_be_another_user("another_user_sees_nothing") {
+    let other = OTHERS[0];
+    if !can_be_another_user(other, "another_user_sees_nothing") {
         return;
     }
     let (directory, signals) = (scratch("users"), scratch("users-signals"));
@@ -299,7 +301,7 @@ fn another_user_sees_nothing() {
     let seen = status_when(&directory, |found| numbers_of(found, "rank") == [0, 1]);
     assert_eq!((seen.0, &seen.1["condition"]), (0, &"healthy".into()));
     let as_other =
-        |words: &[&str], paths: &[&Path]| accl(words, paths).uid(OTHER).current_dir("/").output().unwrap();
+        |words: &[&str], paths: &[&Path]| accl(words, paths).uid(other).current_dir("/").output().unwrap();
     for words in [&["status", "--json", "--dir"][..], &["explain", "--json"]] {
         let refused = as_other(words, &[&directory]);
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -328,13 +330,14 @@ fn another_user_sees_nothing() {
 /// C47: jobs of two users at the same time, each with its records where it finds a place by itself.
 #[test]
 fn jobs_of_two_users_do_not_meet() {
-    if !can_be_another_user("jobs_of_two_users_do_not_meet") {
+    let other = OTHERS[1];
+    if !can_be_another_user(other, "jobs_of_two_users_do_not_meet") {
         return;
     }
     let (ours, theirs) = (scratch("ours"), scratch("theirs"));
     std::fs::set_permissions(&theirs, std::fs::Permissions::from_mode(0o777)).unwrap();
     let mut become_other = Command::new("setpriv");
-    let user = OTHER.to_string();
+    let user = other.to_string();
     become_other.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
     let job = |cluster: Cluster, signals: &Path| {
         let cluster = cluster.argument(signals.display());
@@ -346,7 +349,7 @@ fn jobs_of_two_users_do_not_meet() {
         answer(&command.uid(user).current_dir("/").output().unwrap())
     };
     let (code, found) =
-        answer_when(|| ask(OTHER), |found| numbers_of(&found["communicators"][0], "rank") == [0, 1, 2]);
+        answer_when(|| ask(other), |found| numbers_of(&found["communicators"][0], "rank") == [0, 1, 2]);
     assert_eq!((code, found["communicators"].as_array().unwrap().len()), (0, 1), "{found}");
     let mut of_others = pids(&theirs, 3);
     assert_eq!(numbers_of(&found["communicators"][0], "pid"), of_others);
@@ -363,8 +366,8 @@ fn jobs_of_two_users_do_not_meet() {
     assert_eq!(of_others, [0; 0], "{found}");
     assert_eq!(end(jobs.1, &theirs), [Some(0); 3]);
     assert_eq!(end(jobs.0, &ours), [Some(0); 2]);
-    assert_eq!(ask(OTHER).0, 3, "a job that ends well leaves no records");
-    let _ = std::fs::remove_dir(format!("/dev/shm/accl-{OTHER}"));
+    assert_eq!(ask(other).0, 3, "a job that ends well leaves no records");
+    let _ = std::fs::remove_dir(format!("/dev/shm/accl-{other}"));
     for directory in [ours, theirs] {
         std::fs::remove_dir_all(directory).unwrap();
     }

@@ -38,7 +38,7 @@ face! {
         comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
     ) {
         // SAFETY: the header asks for a valid pointer; no configuration is given.
-        unsafe { init(comm, nranks, &[id(&commId)], rank, std::ptr::null()) }
+        unsafe { init(comm, nranks, &[id(&commId)], rank, std::ptr::null(), false) }
     }
 
     /// Joins a communicator, with a configuration.
@@ -47,7 +47,16 @@ face! {
         config: *mut ncclConfig_t,
     ) {
         // SAFETY: the header asks for valid pointers.
-        unsafe { init(comm, nranks, &[id(&commId)], rank, config) }
+        unsafe { init(comm, nranks, &[id(&commId)], rank, config, false) }
+    }
+
+    /// Joins a communicator of host memory.
+    fn init_rank_host[acclCommInitRankHost](
+        comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
+        config: *mut ncclConfig_t,
+    ) {
+        // SAFETY: the header asks for valid pointers.
+        unsafe { init(comm, nranks, &[id(&commId)], rank, config, true) }
     }
 
     /// Joins a communicator that has several names.
@@ -68,7 +77,7 @@ face! {
         let ids = unsafe { std::slice::from_raw_parts(commIds, nId.cast_unsigned() as usize) };
         let ids: Vec<_> = ids.iter().map(id).collect();
         // SAFETY: the header asks for valid pointers.
-        unsafe { init(newcomm, nranks, &ids, myrank, config) }
+        unsafe { init(newcomm, nranks, &ids, myrank, config, false) }
     }
 
     /// Makes all ranks of a communicator in this process.
@@ -226,6 +235,7 @@ unsafe fn init(
     ids: &[UniqueId],
     rank: c_int,
     config: *const ncclConfig_t,
+    in_host_memory: bool,
 ) -> Result<()> {
     handle::grouped(|| {
         // SAFETY: promised.
@@ -234,7 +244,7 @@ unsafe fn init(
         let (ranks, rank) = place(ranks, rank)?;
         // SAFETY: promised.
         let config = unsafe { config::for_init(config) }?;
-        join(out, ids, ranks, rank, config)
+        join(out, ids, ranks, rank, CommConfig { in_host_memory, ..config })
     })
 }
 

@@ -50,7 +50,8 @@ impl Communicator {
             telemetry::version();
         }
         let config = config.overridden(&settings);
-        let communicator = Self::new(ranks, rank, config, device::current(&settings)?);
+        let device = if config.in_host_memory { None } else { device::current(&settings)? };
+        let communicator = Self::new(ranks, rank, config, device);
         let blocking = communicator.shared.config.blocking;
         if group::is_open() || !blocking {
             let background = communicator.begin_background();

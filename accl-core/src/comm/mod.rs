@@ -45,11 +45,13 @@ pub struct CommConfig {
     pub blocking: bool,
     /// A name for texts.
     pub name: Option<String>,
+    /// Of host memory, whatever devices the process uses.
+    pub in_host_memory: bool,
 }
 
 impl Default for CommConfig {
     fn default() -> Self {
-        Self { blocking: true, name: None }
+        Self { blocking: true, name: None, in_host_memory: false }
     }
 }
 

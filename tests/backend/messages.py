@@ -1,0 +1,101 @@
+"""Sends and receives: their order, tags, partners that are late, groups."""
+
+import sys
+import time
+
+import ranks as cluster
+import torch
+import torch.distributed as dist
+
+
+def in_any_order(rank, ranks):
+    """Everybody sends before it receives, and collectives go on meanwhile."""
+    peers = [peer for peer in range(ranks) if peer != rank]
+    incoming = {peer: torch.empty(100_000) for peer in peers}
+    works = [dist.irecv(incoming[peer], peer) for peer in peers]
+    total = torch.ones(3)
+    dist.all_reduce(total)
+    assert total.tolist() == [float(ranks)] * 3
+    works += [dist.isend(torch.full((100_000,), float(rank * ranks + peer)), peer) for peer in peers]
+    for work in works:
+        work.wait()
+    for peer, tensor in incoming.items():
+        assert tensor.eq(peer * ranks + rank).all(), (peer, tensor[0])
+    for size in [0, 1, 5, 3_000_000]:
+        first, second = (rank + 1) % ranks, (rank - 1) % ranks
+        if rank % 2 == 0:
+            dist.send(torch.full((size,), float(size)), first)
+        arrived = torch.empty(size)
+        assert dist.recv(arrived, second) == second
+        assert arrived.eq(size).all()
+        if rank % 2 == 1:
+            dist.send(torch.full((size,), float(size)), first)
+
+
+def with_tags(rank, ranks):
+    """Tags keep messages apart, whatever their order."""
+    if rank == 0:
+        works = [dist.isend(torch.full((4,), float(tag)), 1, tag=tag) for tag in (5, 6, 7)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        for tag in (7, 5, 6):
+            arrived = torch.empty(4)
+            dist.recv(arrived, 0, tag=tag)
+            assert arrived.tolist() == [float(tag)] * 4
+    dist.barrier()
+
+
+def late(rank, ranks):
+    """Who is late keeps nobody else waiting."""
+    if rank == 0:
+        arrived = torch.empty(2)
+        work = dist.irecv(arrived, 1)
+        time.sleep(0.2)
+        assert not work.is_completed()
+        dist.barrier()
+        work.wait()
+        assert arrived.tolist() == [1.0, 1.0], arrived
+        assert work.is_completed() or not cluster.TELLS_COMPLETION
+    else:
+        dist.barrier()
+        if rank == 1:
+            dist.send(torch.ones(2), 0)
+    strided = torch.zeros(3, 2)[:, 0]
+    requests = [
+        dist.P2POp(dist.isend, torch.full((3,), float(rank)), (rank + 1) % ranks),
+        dist.P2POp(dist.irecv, strided, (rank - 1) % ranks),
+    ]
+    for work in dist.batch_isend_irecv(requests):
+        work.wait()
+    assert strided.tolist() == [float((rank - 1) % ranks)] * 3
+
+
+def groups(rank, ranks):
+    """Groups that overlap, beside the whole."""
+    even = dist.new_group(list(range(0, ranks, 2)))
+    rest = dist.new_group(list(range(1, ranks)))
+    for group, members in ((even, range(0, ranks, 2)), (rest, range(1, ranks))):
+        if rank in members:
+            value = torch.tensor([float(rank)])
+            dist.all_reduce(value, group=group)
+            assert value.item() == sum(members)
+            for member in members:
+                told = torch.tensor([float(rank)])
+                dist.broadcast(told, member, group=group)
+                assert told.item() == member
+    value = torch.tensor([1.0])
+    dist.all_reduce(value)
+    assert value.item() == ranks
+    dist.monitored_barrier()
+
+
+CHECKS = [in_any_order, with_tags, late, groups]
+
+if __name__ == "__main__":
+    count = 0
+    for size in map(int, sys.argv[1:] or ["2", "3"]):
+        for check in CHECKS:
+            cluster.run(size, check)
+            count += 1
+    print(f"backend: messages: {count} checks passed")

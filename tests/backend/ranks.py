@@ -1,0 +1,49 @@
+"""Runs a function in several processes, each a rank of a group with the back end "accl"."""
+
+import os
+import sys
+import tempfile
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+
+
+# Without compiled code, PyTorch does not ask the back end whether an operation is done.
+TELLS_COMPLETION = os.environ.get("ACCL_NATIVE") != "0"
+
+
+def _work(rank, ranks, function, store, arguments, backend):
+    import accl.torch  # registers the back end
+
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
+    try:
+        function(rank, ranks, *arguments)
+        dist.destroy_process_group()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        # The others may wait for this rank; nobody waits for its clean-up.
+        os._exit(1)
+
+
+def run(ranks, function, *arguments, backend="accl", limit_s=120):
+    """Calls function(rank, ranks, *arguments) everywhere; fails if one of them does."""
+    with tempfile.TemporaryDirectory() as directory:
+        context = processes.get_context("fork")
+        store = os.path.join(directory, "store")
+        workers = [
+            context.Process(target=_work, args=(rank, ranks, function, store, arguments, backend))
+            for rank in range(ranks)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(limit_s)
+        codes = [worker.exitcode for worker in workers]
+        for worker in workers:
+            worker.kill()
+        if any(codes):
+            raise SystemExit(f"{function.__name__} on {ranks} ranks: exit codes {codes}")
