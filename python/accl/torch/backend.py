@@ -294,7 +294,9 @@ class Group:
                 f"{tuple(output.shape)}"
             )
         if all(part.shape == output.shape for part in parts):
-            flat = torch.cat([part.resolve_conj().resolve_neg().reshape(-1) for part in _checked(parts)])
+            flat = _together(_checked(parts))
+            if flat is None:
+                flat = torch.cat([part.resolve_conj().resolve_neg().reshape(-1) for part in parts])
             return self._reduce_scatter([output], [flat], opts)
         return self._reduce_each(output, parts, opts)
 
@@ -472,7 +474,28 @@ class Group:
         return self._run(opts, launch, outputs, finish, pairs)
 
     def allgather(self, outputs, inputs, opts):
-        return self.allgather_coalesced([_only(outputs, "all_gather")], [_only(inputs, "all_gather")], opts)
+        row, input = _only(outputs, "all_gather"), _only(inputs, "all_gather")
+        self._own_part(row, input)
+        count = input.numel()
+        if any(part.numel() != count for part in row):
+            return self.allgather_coalesced([row], [input], opts)
+        source, flat = Plain(input), _together(row)
+        together = flat is not None
+        if not together:
+            flat = torch.empty(count * self._size, dtype=input.dtype)
+        comm = self._begin(opts)
+
+        def launch(stream):
+            address, target = source.data.data_ptr(), flat.data_ptr()
+            self._library.check(
+                self._library.all_gather(address, target, source.data.nbytes, library.UINT8, comm, stream)
+            )
+
+        def finish():
+            for part, come in zip(row, flat.split(count) if count else (), strict=False):
+                part.copy_(come.view(part.shape))
+
+        return self._run(opts, launch, [row], None if together else finish, (source, flat, row))
 
     def allgather_coalesced(self, outputs, inputs, opts):
         if len(outputs) == self._size != len(inputs) and all(len(row) == len(inputs) for row in outputs):
@@ -758,6 +781,18 @@ def _checked(tensors):
         if tensor.layout not in (torch.strided, torch.sparse_coo):
             raise ValueError(f"accl: a tensor of layout {tensor.layout}; need a strided one, or to_dense()")
     return tensors
+
+
+def _together(parts):
+    """One tensor of the same memory, if parts of equal size lie one behind the other, as those of `chunk` do; else None."""
+    first = parts[0]
+    address, size_bytes, storage = first.data_ptr(), first.nbytes, first.untyped_storage().data_ptr()
+    for place, part in enumerate(parts):
+        plain = part.is_contiguous() and not part.is_conj() and not part.is_neg()
+        there = part.data_ptr() == address + place * size_bytes and part.nbytes == size_bytes
+        if not (plain and there and part.untyped_storage().data_ptr() == storage):
+            return None
+    return first.detach().as_strided((first.numel() * len(parts),), (1,))
 
 
 def _same_type(output, input, what):

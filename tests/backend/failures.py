@@ -1,0 +1,134 @@
+"""Ranks that die, are late, or leave; groups made again and again; quiet ends."""
+
+import datetime
+import os
+import subprocess
+import sys
+import time
+
+import ranks as cluster
+import torch
+import torch.distributed as dist
+
+
+def killed(rank, ranks):
+    """Survivors hear of it within seconds, and of whom."""
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    if rank == ranks - 1:
+        os.kill(os.getpid(), 9)
+    start = time.monotonic()
+    try:
+        for _ in range(1000):
+            dist.all_reduce(tensor)
+            time.sleep(0.001)
+    except dist.DistBackendError as error:
+        assert f"rank {ranks - 1}" in str(error), error
+        assert time.monotonic() - start < 20
+        os._exit(0)
+    raise AssertionError("nobody has noticed")
+
+
+def late(rank, ranks):
+    """The time limit of a group, and of a call, each for itself; the text names who is missing."""
+    short = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    value = torch.ones(2)
+    dist.all_reduce(value, group=short)
+    if rank == 0:
+        time.sleep(3)
+    # The default group's limit is half an hour.
+    dist.all_reduce(value)
+    if rank == 0:
+        time.sleep(4)
+    else:
+        try:
+            dist.all_reduce(value, group=short)
+        except dist.DistBackendError as error:
+            assert "rank 0" in str(error) and "the limit is 1.0 s" in str(error), error
+        else:
+            raise AssertionError("no time limit")
+    os._exit(0)
+
+
+def named_at_the_barrier(rank, ranks):
+    """Every rank that waits is told all that are missing, and the group goes on."""
+    if rank >= 2:
+        limit = datetime.timedelta(seconds=1)
+        try:
+            dist.monitored_barrier(timeout=limit, wait_all_ranks=True)
+        except RuntimeError as error:
+            assert "Ranks 0, 1 failed to pass" in str(error), error
+        else:
+            raise AssertionError("no error")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == ranks
+
+
+def again(rank, ranks):
+    """The default group ends and is made anew, ten times."""
+    store = dist.distributed_c10d._get_default_store()
+    for number in range(10):
+        dist.destroy_process_group()
+        dist.init_process_group("accl", store=dist.PrefixStore(str(number), store), rank=rank, world_size=ranks)
+        total = torch.ones(3)
+        dist.all_reduce(total)
+        assert total.tolist() == [float(ranks)] * 3
+    threads = len(os.listdir("/proc/self/task"))
+    assert threads < 40, threads
+
+
+def wrong(rank, ranks):
+    """Ranks that call different operations are told of both."""
+    try:
+        if rank == 0:
+            dist.all_reduce(torch.ones(5))
+        else:
+            dist.all_reduce(torch.ones(6))
+    except dist.DistBackendError as error:
+        assert "5 × float32" in str(error) and "6 × float32" in str(error), error
+    else:
+        raise AssertionError("no error")
+    os._exit(0)
+
+
+PROGRAM = """
+import os, sys, torch, torch.distributed as dist, accl.torch
+dist.init_process_group("accl", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+dist.all_reduce(torch.ones(3))
+work = dist.all_reduce(torch.ones(3), async_op=True)
+if sys.argv[3] == "raise": raise ValueError("mine")
+"""
+
+
+def ends_quietly(how):
+    """A script that does not destroy its group, or raises: nothing is added to what it says, and it ends."""
+    store = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"accl-quiet-{os.getpid()}-{how}")
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, store, str(rank), how], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for process in ranks:
+        _, text = process.communicate(timeout=60)
+        # PyTorch itself may remind of destroy_process_group().
+        lines = [line for line in text.splitlines() if "destroy_process_group" not in line]
+        if how == "raise":
+            assert process.returncode == 1 and lines[-1].endswith("ValueError: mine"), text
+        else:
+            assert process.returncode == 0 and lines == [], text
+    os.unlink(store)
+
+
+CHECKS = [late, again, wrong]
+
+if __name__ == "__main__":
+    count = 0
+    for size in map(int, sys.argv[1:] or ["2", "3"]):
+        for check in CHECKS:
+            cluster.run(size, check)
+            count += 1
+    cluster.run(4, named_at_the_barrier)
+    cluster.run(3, killed, spared=2)
+    for how in ("end", "raise"):
+        ends_quietly(how)
+    print(f"backend: failures: {count + 4} checks passed")
