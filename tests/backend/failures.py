@@ -127,8 +127,10 @@ if __name__ == "__main__":
         for check in CHECKS:
             cluster.run(size, check)
             count += 1
-    cluster.run(4, named_at_the_barrier)
+    if cluster.has((2, 15), "monitored_barrier of other back ends than gloo"):
+        cluster.run(4, named_at_the_barrier)
+        count += 1
     cluster.run(3, killed, spared=2)
     for how in ("end", "raise"):
         ends_quietly(how)
-    print(f"backend: failures: {count + 4} checks passed")
+    print(f"backend: failures: {count + 3} checks passed")

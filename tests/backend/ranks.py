@@ -14,6 +14,16 @@ import torch.multiprocessing as processes
 TELLS_COMPLETION = os.environ.get("ACCL_NATIVE") != "0"
 
 
+RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def has(release, what):
+    """True if this PyTorch has it; says so if not."""
+    if RELEASE < release:
+        print(f"backend: not tried: {what}, which PyTorch {torch.__version__} has not", flush=True)
+    return RELEASE >= release
+
+
 def _work(rank, ranks, function, store, arguments, backend):
     import accl.torch  # registers the back end
 

@@ -162,6 +162,8 @@ if __name__ == "__main__":
     count = 0
     for size in map(int, sys.argv[1:] or ["2", "3"]):
         for check in CHECKS:
+            if check is sharded and not cluster.has((2, 15), "FSDP2 on CPUs"):
+                continue
             cluster.run(size, check)
             count += 1
     print(f"backend: training: {count} checks passed")

@@ -52,7 +52,7 @@ def _directory():
 
 def _built():
     """The path of the module; it is compiled if it is not there, by one process at a time."""
-    what = [*(source.read_bytes() for source in _SOURCES), torch.__version__.encode(), sys.version.encode(), platform.machine().encode()]
+    what = [pathlib.Path(__file__).read_bytes(), *(source.read_bytes() for source in _SOURCES), torch.__version__.encode(), sys.version.encode(), platform.machine().encode()]
     key = hashlib.sha256(b"\0".join(what)).hexdigest()[:16]
     directory = _directory()
     directory.mkdir(parents=True, exist_ok=True)
@@ -76,6 +76,7 @@ def _compile(target):
             os.environ.get("CXX", "c++"),
             *("-shared", "-fPIC", "-O2", "-w", "-std=c++20" if version >= (2, 9) else "-std=c++17"),
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            *_same_types(),
             *(f"-I{include}" for include in includes),
             str(_SOURCES[0]),
             f"-L{root / 'lib'}",
@@ -86,6 +87,14 @@ def _compile(target):
         text=True,
     )
     new.rename(target)
+
+
+def _same_types():
+    """What makes classes of PyTorch those of the module, too: releases before 2.9 name the compiler that they were built with."""
+    for name in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"):
+        value = getattr(torch._C, f"_PYBIND11_{name}", None)
+        if value is not None:
+            yield f'-DPYBIND11_{name}="{value}"'
 
 
 def _import(path):

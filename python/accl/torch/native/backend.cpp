@@ -244,13 +244,14 @@ public:
 
   void setSequenceNumberForGroup() override { sequence_ = 0; }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  void setTimeout(std::chrono::milliseconds timeout) override {
+  // Of releases that have them.
+  void setTimeout(std::chrono::milliseconds timeout) {
     py::gil_scoped_acquire lock;
     python_->attr("set_timeout")(timeout);
   }
 
-  void shutdown() override { end("shutdown"); }
-  void abort() override { end("abort"); }
+  void shutdown() { end("shutdown"); }
+  void abort() { end("abort"); }
 
 private:
   /// True if a call needs nothing of Python: the communicator is there, and has this time limit.
