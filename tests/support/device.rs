@@ -43,6 +43,7 @@ functions! {
     cudaMemcpy(Ptr, Ptr, usize, c_int);
     cudaMemsetAsync(Ptr, c_int, usize, Ptr);
     cudaMemcpyAsync(Ptr, Ptr, usize, c_int, Ptr);
+    cudaMallocManaged(*mut Ptr, usize, c_uint);
     cudaHostAlloc(*mut Ptr, usize, c_uint);
     cudaFreeHost(Ptr);
     cudaStreamCreateWithFlags(*mut Ptr, c_uint);

@@ -13,6 +13,7 @@ mod init;
 mod life;
 mod memory_use;
 mod operators;
+mod pointers;
 mod regroup;
 mod share;
 mod split;
@@ -45,18 +46,21 @@ pub struct CommConfig {
     pub blocking: bool,
     /// A name for texts.
     pub name: Option<String>,
+    /// Calls on a device are refused whose buffers lie elsewhere; a matter of the settings alone.
+    pub checks_pointers: bool,
 }
 
 impl Default for CommConfig {
     fn default() -> Self {
-        Self { blocking: true, name: None }
+        Self { blocking: true, name: None, checks_pointers: false }
     }
 }
 
 impl CommConfig {
     /// The same with what the settings say in place of it.
     fn overridden(self, settings: &Settings) -> Self {
-        Self { blocking: settings.comm_blocking.unwrap_or(self.blocking), ..self }
+        let blocking = settings.comm_blocking.unwrap_or(self.blocking);
+        Self { blocking, checks_pointers: settings.driver.checks_pointers, ..self }
     }
 }
 

@@ -29,6 +29,7 @@ mod watch;
 mod windows;
 
 pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
+pub(crate) use dock::Dock;
 pub use dock::{Accelerator, launch, launch_call};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
