@@ -268,6 +268,11 @@ impl Driver for Cuda {
         self.check("StreamCreate", code).map(|()| Stream(number(stream)))
     }
 
+    fn destroy_stream(&self, stream: Stream) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("StreamDestroy", unsafe { (self.table.stream_destroy)(handle(stream.0)) })
+    }
+
     fn create_event(&self) -> Result<Event> {
         let mut event = null_mut();
         // SAFETY: see the head of this file.

@@ -5,6 +5,8 @@
 //! none, there is no device memory either, and everything lies in host memory.
 
 mod cuda;
+#[cfg(test)]
+pub(crate) mod fake;
 mod table;
 
 use crate::config;
@@ -156,6 +158,9 @@ pub trait Driver: Send + Sync + Debug {
 
     /// A stream that does not wait for the default stream.
     fn create_stream(&self) -> Result<Stream>;
+
+    /// Gives it back; what is queued still runs.
+    fn destroy_stream(&self, stream: Stream) -> Result<()>;
 
     /// An event without a time.
     fn create_event(&self) -> Result<Event>;

@@ -67,6 +67,7 @@ table! {
     enable_peer: ["CtxEnablePeerAccess"] (*mut c_void, c_uint);
     copy: ["MemcpyAsync"] (c_ulonglong, c_ulonglong, usize, *mut c_void);
     stream_create: ["StreamCreate"] (*mut *mut c_void, c_uint);
+    stream_destroy: ["StreamDestroy_v2", "StreamDestroy"] (*mut c_void);
     stream_context: ["StreamGetCtx"] (*mut c_void, *mut *mut c_void);
     stream_wait_event: ["StreamWaitEvent"] (*mut c_void, *mut c_void, c_uint);
     stream_write: ["StreamWriteValue32_v2", "StreamWriteValue32"] (*mut c_void, c_ulonglong, c_uint, c_uint);

@@ -10,6 +10,8 @@ mod arrivals;
 pub mod call;
 mod collective;
 mod dock;
+#[cfg(test)]
+mod dock_tests;
 mod drive;
 mod endpoint;
 mod exchange;
