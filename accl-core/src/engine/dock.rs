@@ -230,7 +230,8 @@ impl Dock {
             return Ok(());
         }
         let own = self.accelerator.context;
-        let ordinal = driver.device_of(stream, own)?;
+        // A driver may know streams whose context it does not tell; what is no stream is refused by what follows.
+        let ordinal = driver.device_of(stream, own).unwrap_or(own.ordinal);
         if ordinal != own.ordinal {
             return Err(Error::argument(format!(
                 "the stream is of device {ordinal}; need one of the communicator's device {}",
@@ -435,7 +436,12 @@ fn copy_alone(driver: &dyn Driver, stream: Stream, job: &Job<'_>) -> Result<()> 
 }
 
 fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Captured>> {
-    let (mailbox, event) = relaxed(driver, || Ok((Mailbox::take(driver)?, driver.create_event()?)))?;
+    let make = || {
+        let mailbox = Mailbox::take(driver)?;
+        let event = driver.create_event().inspect_err(|_| mailbox.give_back(mailbox.before()))?;
+        Ok((mailbox, event))
+    };
+    let (mailbox, event) = relaxed(driver, make)?;
     let captured = Arc::new(Captured {
         id,
         mailbox,
@@ -449,6 +455,10 @@ fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Capture
         graph_side.ended.store(true, Ordering::Release);
         stream::wake();
     };
-    driver.keep_for_graph(graph, Box::new(ended))?;
+    driver.keep_for_graph(graph, Box::new(ended)).inspect_err(|_| {
+        captured.mailbox.give_back(captured.mailbox.before());
+        // What fails on the way out concerns nobody.
+        let _ = driver.destroy_event(captured.event);
+    })?;
     Ok(captured)
 }
