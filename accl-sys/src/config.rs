@@ -44,7 +44,7 @@ pub(crate) unsafe fn for_child(config: *const ncclConfig_t) -> Result<Option<Com
         blocking: fields.blocking != 0,
         // SAFETY: the same promise: a string or NULL.
         name: unsafe { string(fields.commName) },
-        in_host_memory: false,
+        ..CommConfig::default()
     };
     Ok(Some(parsed))
 }

@@ -5,8 +5,13 @@ use super::support::cluster::{Cluster, Rank, Scenario};
 use super::support::device::{OnDevice, cuda, with_devices};
 use std::ffi::c_int;
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 4] =
-    [("all_kinds", all_kinds), ("transfers", transfers), ("many_streams", many_streams), ("alone", alone)];
+pub(crate) const SCENARIOS: [(&str, Scenario); 5] = [
+    ("all_kinds", all_kinds),
+    ("transfers", transfers),
+    ("many_streams", many_streams),
+    ("full_queues", full_queues),
+    ("alone", alone),
+];
 
 /// A value that tells where it comes from.
 fn value(rank: usize, index: usize) -> i32 {
@@ -210,6 +215,41 @@ fn many_streams(rank: Rank) {
 fn calls_of_one_communicator_on_several_streams_keep_their_order() {
     for (processes, threads) in [(2, 1), (1, 2), (2, 2)] {
         with_devices(Cluster::new(processes, threads), 4).run("many_streams");
+    }
+}
+
+/// Thousands of calls with no wait for any of them, on streams whose queues hold few: whoever launches waits for room, which the engine
+/// has to make meanwhile. Two communicators, so that a full queue of one must not keep the other's engine from the driver.
+fn full_queues(rank: Rank) {
+    let (api, cuda) = (rank.api, cuda());
+    cuda.choose(rank.rank);
+    let comms = [rank.join(), api.init(rank.ranks, rank.ids[1], rank.rank)];
+    let launch = |comm: Comm| {
+        let streams = [cuda.stream(), cuda.stream()];
+        let buffer = OnDevice::of(&[1i32; 10]);
+        for call in 0..4000 {
+            let stream = streams[call / 500 % 2];
+            api.ok(unsafe { (api.ncclAllReduce)(buffer.start, buffer.start, 10, INT32, MAX, comm, stream) });
+        }
+        api.ok(unsafe { (api.ncclAllReduce)(buffer.start, buffer.start, 10, INT32, SUM, comm, streams[0]) });
+        cuda.wait(streams[0]);
+        assert_eq!(buffer.get(), [rank.ranks as i32; 10]);
+    };
+    let [first, second] = comms.map(|comm| comm as usize);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            cuda.choose(rank.rank);
+            launch(second as Comm);
+        });
+        launch(first as Comm);
+    });
+    comms.into_iter().for_each(|comm| api.destroy(comm));
+}
+
+#[test]
+fn thousands_of_calls_may_be_queued_however_few_a_stream_holds() {
+    for queue in [1024, 4] {
+        with_devices(Cluster::new(2, 1), 2).ids(2).env("ACCL_SIM_QUEUE", queue).run("full_queues");
     }
 }
 

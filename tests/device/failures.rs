@@ -18,10 +18,10 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
 ];
 
 const NOT_READY: c_int = 600;
-const UNHANDLED_DEVICE_ERROR: c_int = 1;
+pub(crate) const UNHANDLED_DEVICE_ERROR: c_int = 1;
 
 /// Asks until the communicator has failed.
-fn failure(api: &Api, comm: Comm) -> c_int {
+pub(crate) fn failure(api: &Api, comm: Comm) -> c_int {
     let begin = Instant::now();
     loop {
         match api.async_error(comm) {

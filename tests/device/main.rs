@@ -10,6 +10,7 @@
 mod support;
 
 mod collectives;
+mod errors;
 mod failures;
 mod graphs;
 
@@ -17,5 +18,13 @@ use support::cluster::work;
 
 #[test]
 fn worker() {
-    work(&[&collectives::SCENARIOS[..], &failures::SCENARIOS[..], &graphs::SCENARIOS[..]].concat());
+    work(
+        &[
+            &collectives::SCENARIOS[..],
+            &errors::SCENARIOS[..],
+            &failures::SCENARIOS[..],
+            &graphs::SCENARIOS[..],
+        ]
+        .concat(),
+    );
 }

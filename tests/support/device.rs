@@ -15,7 +15,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 /// Where workers find the simulator.
-const SIMULATOR: &str = "TEST_SIMULATOR";
+pub const SIMULATOR: &str = "TEST_SIMULATOR";
 
 type Ptr = *mut c_void;
 
@@ -43,6 +43,7 @@ functions! {
     cudaMemcpy(Ptr, Ptr, usize, c_int);
     cudaMemsetAsync(Ptr, c_int, usize, Ptr);
     cudaMemcpyAsync(Ptr, Ptr, usize, c_int, Ptr);
+    cudaMallocManaged(*mut Ptr, usize, c_uint);
     cudaHostAlloc(*mut Ptr, usize, c_uint);
     cudaFreeHost(Ptr);
     cudaStreamCreateWithFlags(*mut Ptr, c_uint);
@@ -72,7 +73,7 @@ pub fn cuda() -> &'static Cuda {
 }
 
 /// The simulator, built for this run.
-fn simulator() -> &'static Path {
+pub fn simulator() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| super::build(&["accl-sim"]).join("libaccl_sim.so"))
 }

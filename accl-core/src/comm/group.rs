@@ -169,6 +169,9 @@ pub(super) fn perform(communicator: &Communicator, work: Work, stream: Stream<'_
 /// The same for all but lone calls without a stream, which are not to pay for the rest.
 #[inline(never)]
 fn perform_otherwise(communicator: &Communicator, work: Work, stream: Stream<'_>) -> Result<()> {
+    if communicator.checks_pointers() {
+        communicator.check_pointers(&work)?;
+    }
     match (work, stream) {
         (Work::Collective(call), Stream::Host(stream)) if !is_open() => {
             submit_call(stream, &communicator.joined()?.seat, &call)

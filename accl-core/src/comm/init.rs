@@ -7,7 +7,7 @@ use super::{CommConfig, Communicator, Joined, device, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::Settings;
-use crate::engine::{Endpoint, Fabric, Limits, Peer, Seat};
+use crate::engine::{Dock, Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
 use crate::os::clock;
 use crate::os::process::{self, Watch};
@@ -78,7 +78,9 @@ impl Communicator {
         let settings = Settings::load()?;
         let devices = device::listed(&settings, ranks, devices)?;
         let id = UniqueId::create_local()?;
-        let make = |(rank, device)| Self::new(ranks, rank, CommConfig::default(), device);
+        let checks_pointers = settings.driver.checks_pointers;
+        let config = || CommConfig { checks_pointers, ..CommConfig::default() };
+        let make = |(rank, device)| Self::new(ranks, rank, config(), device);
         let communicators: Vec<_> = devices.into_iter().enumerate().map(make).collect();
         telemetry::log::configure(&settings);
         telemetry::version();
@@ -173,9 +175,10 @@ impl Communicator {
         let rank = self.rank();
         device::check_alike(peers)?;
         let watches = watch(peers, rank)?;
+        let dock = self.shared.device.map(Dock::new).transpose()?;
         let machine = || tune::machine(&settings.tune);
         if peers.len() == 1 {
-            return Ok(Prepared { rank, sharing: None, network: None, machine: machine()?, watches });
+            return Ok(Prepared { rank, sharing: None, network: None, machine: machine()?, watches, dock });
         }
         let members = Members::of(peers.len(), |peer| peers[peer].shares_host(&peers[rank]));
         let sharing = share_memory(peers, &members, secret, &machine, give_up)?;
@@ -189,7 +192,7 @@ impl Communicator {
         };
         block.set_state(RankState::Present);
         let machine = sharing.arena.machine();
-        Ok(Prepared { rank, sharing: Some(sharing), network, machine, watches })
+        Ok(Prepared { rank, sharing: Some(sharing), network, machine, watches, dock })
     }
 
     /// The way to ranks of other hosts.
@@ -264,7 +267,7 @@ impl Communicator {
             patience: Patience::for_ranks(local, cpus),
         };
         let seat = Seat::new(self.rank(), endpoint, arena, watches, limits);
-        let seat = Arc::new(seat.with_device(self.shared.device)?);
+        let seat = Arc::new(seat.with_dock(prepared.dock.take()));
         let joined = Joined { seat, peers, secret, facts, ways, _control: control };
         self.shared
             .joined
@@ -349,6 +352,8 @@ pub(super) struct Prepared {
     /// The figures that choices are made by.
     machine: Machine,
     watches: Vec<Peer>,
+    /// Where streams of its device come to it, if it has one.
+    dock: Option<Dock>,
 }
 
 impl Drop for Prepared {

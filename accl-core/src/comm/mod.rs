@@ -13,6 +13,7 @@ mod init;
 mod life;
 mod memory_use;
 mod operators;
+mod pointers;
 mod regroup;
 mod share;
 mod split;
@@ -47,18 +48,21 @@ pub struct CommConfig {
     pub name: Option<String>,
     /// Of host memory, whatever devices the process uses.
     pub in_host_memory: bool,
+    /// Calls on a device are refused whose buffers lie elsewhere; a matter of the settings alone.
+    pub checks_pointers: bool,
 }
 
 impl Default for CommConfig {
     fn default() -> Self {
-        Self { blocking: true, name: None, in_host_memory: false }
+        Self { blocking: true, name: None, in_host_memory: false, checks_pointers: false }
     }
 }
 
 impl CommConfig {
     /// The same with what the settings say in place of it.
     fn overridden(self, settings: &Settings) -> Self {
-        Self { blocking: settings.comm_blocking.unwrap_or(self.blocking), ..self }
+        let blocking = settings.comm_blocking.unwrap_or(self.blocking);
+        Self { blocking, checks_pointers: settings.driver.checks_pointers, ..self }
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Settings {
     pub tune: String,
     /// `RECORDER`, `RECORDER_DIR`: the flight recorder.
     pub recorder: Recorder,
-    /// `DEVICE`, `DRIVER_LIB`, `DRIVER_PREFIX`: which device driver is used.
+    /// `DEVICE`, `DRIVER_LIB` and what else is about devices.
     pub driver: Driver,
     /// `SOCKET_IFNAME` and all others about networks.
     pub network: Network,

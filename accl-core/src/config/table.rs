@@ -38,6 +38,13 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "which algorithms may be used: list;operation:list;… of direct, ring, tree, rd; ^ inverts a list",
     ),
+    setting(
+        "CHECK_MODE",
+        Kind::Text,
+        "DEFAULT",
+        "DEBUG_LOCAL and DEBUG_GLOBAL: calls on a device are refused whose buffers its driver does not know, or that lie in another device",
+    ),
+    setting("CHECK_POINTERS", Kind::Switch, "0", "1: the same as CHECK_MODE=DEBUG_LOCAL"),
     setting("COMM_BLOCKING", Kind::Switch, "", "overrides the config field `blocking` of every communicator"),
     setting(
         "COMM_ID",

@@ -40,7 +40,9 @@ struct State {
 impl Accelerator {
     /// With a stream of the current context. Loads the kernels if this is the context's first, which may wait for the device.
     pub fn new(driver: &'static dyn Driver) -> Result<Self> {
-        let (stream, event) = (driver.create_stream()?, driver.create_event()?);
+        let stream = driver.create_stream()?;
+        // What fails on the way out concerns nobody.
+        let event = driver.create_event().inspect_err(|_| drop(driver.destroy_stream(stream)))?;
         Ok(Self { driver, stream, event, kernels: kernels::of_current(driver), state: Mutex::default() })
     }
 

@@ -7,8 +7,8 @@
 
 use super::table::{IpcHandle, Table};
 use super::{
-    Capture, CaptureMode, Context, Driver, Event, Exported, Function, Grid, Module, Pinned, Stream, Until,
-    refused,
+    Capture, CaptureMode, Context, Driver, Event, Exported, Function, Grid, Module, Pinned, Place, Stream,
+    Until, refused,
 };
 use crate::config;
 use crate::error::{Error, Result};
@@ -31,6 +31,13 @@ const CAPTURE_ACTIVE: c_int = 1;
 const CAPTURE_INVALIDATED: c_int = 2;
 const OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
 const GRAPH_MOVES_OBJECT: c_uint = 1;
+const POINTER_MEMORY_TYPE: c_int = 2;
+const POINTER_IS_MANAGED: c_int = 8;
+const POINTER_DEVICE: c_int = 9;
+/// Names of the current context's default streams: that, the legacy one, and the calling thread's own.
+const DEFAULT_STREAMS: [usize; 3] = [0, 1, 2];
+const MEMORY_OF_HOST: c_uint = 1;
+const MEMORY_OF_DEVICE: c_uint = 2;
 
 /// The names under which drivers are installed, with their prefixes.
 const USUAL: [(&str, &str); 3] = [("libcuda.so.1", "cu"), ("libhggc.so.1", "hg"), ("libhggc.so", "hg")];
@@ -204,10 +211,54 @@ impl Driver for Cuda {
         }
     }
 
+    fn locate(&self, address: usize) -> Result<Place> {
+        let (mut kind, mut managed, mut ordinal) = (0 as c_uint, 0 as c_uint, -1 as c_int);
+        let mut wanted = [POINTER_MEMORY_TYPE, POINTER_IS_MANAGED, POINTER_DEVICE];
+        let mut places: [*mut c_void; 3] =
+            [(&raw mut kind).cast(), (&raw mut managed).cast(), (&raw mut ordinal).cast()];
+        // SAFETY: see the head of this file; each place has room for its attribute, whose size is at most four bytes.
+        let code = unsafe {
+            let count = wanted.len() as c_uint;
+            (self.table.pointer_attributes)(
+                count,
+                wanted.as_mut_ptr(),
+                places.as_mut_ptr(),
+                address as c_ulonglong,
+            )
+        };
+        self.check("PointerGetAttributes", code)?;
+        Ok(match kind {
+            _ if managed != 0 => Place::Managed,
+            MEMORY_OF_HOST => Place::Pinned,
+            MEMORY_OF_DEVICE => Place::Device(ordinal),
+            _ => Place::Unknown,
+        })
+    }
+
     fn register(&self, start: usize, bytes: usize) -> Result<()> {
         // SAFETY: see the head of this file.
         let code = unsafe { (self.table.host_register)(handle(start), bytes, HOST_PORTABLE) };
         self.check("MemHostRegister", code)
+    }
+
+    fn device_of(&self, stream: Stream, own: Context) -> Result<i32> {
+        if DEFAULT_STREAMS.contains(&stream.0) {
+            return Ok(own.ordinal);
+        }
+        let mut context = null_mut();
+        // SAFETY: see the head of this file.
+        let code = unsafe { (self.table.stream_context)(handle(stream.0), &raw mut context) };
+        self.check("StreamGetCtx", code)?;
+        if number(context) == own.handle {
+            return Ok(own.ordinal);
+        }
+        let other = Context { handle: number(context), ordinal: -1 };
+        super::within(self, other, || {
+            let mut ordinal = 0;
+            // SAFETY: as above.
+            let code = unsafe { (self.table.context_device)(&raw mut ordinal) };
+            self.check("CtxGetDevice", code).map(|()| ordinal)
+        })
     }
 
     fn create_stream(&self) -> Result<Stream> {
@@ -215,6 +266,11 @@ impl Driver for Cuda {
         // SAFETY: see the head of this file.
         let code = unsafe { (self.table.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
         self.check("StreamCreate", code).map(|()| Stream(number(stream)))
+    }
+
+    fn destroy_stream(&self, stream: Stream) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("StreamDestroy", unsafe { (self.table.stream_destroy)(handle(stream.0)) })
     }
 
     fn create_event(&self) -> Result<Event> {

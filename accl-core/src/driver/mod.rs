@@ -5,6 +5,8 @@
 //! none, there is no device memory either, and everything lies in host memory.
 
 mod cuda;
+#[cfg(test)]
+pub(crate) mod fake;
 mod table;
 
 use crate::config;
@@ -54,6 +56,19 @@ pub struct Pinned {
     pub host: usize,
     /// Where the device finds it.
     pub device: usize,
+}
+
+/// What memory an address lies in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// None that the driver knows: ordinary memory of the host, or none at all.
+    Unknown,
+    /// Pinned memory of the host, which every device can reach.
+    Pinned,
+    /// Managed memory, which every device can reach.
+    Managed,
+    /// That of the device of this number.
+    Device(i32),
 }
 
 /// Device memory as other processes find it.
@@ -132,11 +147,20 @@ pub trait Driver: Send + Sync + Debug {
     /// True if the device of `own` can reach memory of `peer`, another context of this process; from now on it may.
     fn reach(&self, own: Context, peer: Context) -> Result<bool>;
 
+    /// What memory an address lies in, whichever context is the thread's.
+    fn locate(&self, address: usize) -> Result<Place>;
+
     /// Makes memory of the process known, so that copies from and to it run by themselves. It must stay from now on.
     fn register(&self, start: usize, bytes: usize) -> Result<()>;
 
+    /// The number of the device that `stream` is of; `own` is the current context.
+    fn device_of(&self, stream: Stream, own: Context) -> Result<i32>;
+
     /// A stream that does not wait for the default stream.
     fn create_stream(&self) -> Result<Stream>;
+
+    /// Gives it back; what is queued still runs.
+    fn destroy_stream(&self, stream: Stream) -> Result<()>;
 
     /// An event without a time.
     fn create_event(&self) -> Result<Event>;
@@ -206,6 +230,26 @@ pub fn within<T>(driver: &dyn Driver, context: Context, body: impl FnOnce() -> R
 fn refused(function: &str, code: i32, name: &str, description: &str) -> Error {
     Error::new(
         crate::ErrorKind::Device,
-        format!("{function} of the device driver failed: {name} ({code}): {description}"),
+        format!("{function} of the device driver failed: {name} ({code}): {description}{}", advice(code)),
     )
+}
+
+/// What to do about a driver's code, where that is known.
+fn advice(code: i32) -> &'static str {
+    const OUT_OF_MEMORY: i32 = 2;
+    const CONTEXT_IS_GONE: [i32; 2] = [201, 709];
+    const UNCORRECTABLE: i32 = 214;
+    const NO_DEVICE_ERRORS: [i32; 5] = [701, 704, 705, 712, 713];
+    match code {
+        OUT_OF_MEMORY => "; free memory of the device, or ask for less",
+        code if CONTEXT_IS_GONE.contains(&code) => {
+            "; the device's context was destroyed or reset: make communicators anew, and keep it"
+        }
+        code if NO_DEVICE_ERRORS.contains(&code) => "",
+        UNCORRECTABLE | 700..=719 => {
+            "; the device's context is lost, perhaps by an earlier kernel of the program: end the process"
+        }
+        900..=908 => "; see which calls were made while a stream was captured",
+        _ => "",
+    }
 }

@@ -62,10 +62,13 @@ table! {
     free: ["MemFree_v2", "MemFree"] (c_ulonglong);
     ipc_export: ["IpcGetMemHandle"] (*mut IpcHandle, c_ulonglong);
     ipc_open: ["IpcOpenMemHandle_v2", "IpcOpenMemHandle"] (*mut c_ulonglong, IpcHandle, c_uint);
+    pointer_attributes: ["PointerGetAttributes"] (c_uint, *mut c_int, *mut *mut c_void, c_ulonglong);
     can_access_peer: ["DeviceCanAccessPeer"] (*mut c_int, c_int, c_int);
     enable_peer: ["CtxEnablePeerAccess"] (*mut c_void, c_uint);
     copy: ["MemcpyAsync"] (c_ulonglong, c_ulonglong, usize, *mut c_void);
     stream_create: ["StreamCreate"] (*mut *mut c_void, c_uint);
+    stream_destroy: ["StreamDestroy_v2", "StreamDestroy"] (*mut c_void);
+    stream_context: ["StreamGetCtx"] (*mut c_void, *mut *mut c_void);
     stream_wait_event: ["StreamWaitEvent"] (*mut c_void, *mut c_void, c_uint);
     stream_write: ["StreamWriteValue32_v2", "StreamWriteValue32"] (*mut c_void, c_ulonglong, c_uint, c_uint);
     stream_wait: ["StreamWaitValue32_v2", "StreamWaitValue32"] (*mut c_void, c_ulonglong, c_uint, c_uint);

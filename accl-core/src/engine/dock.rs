@@ -16,8 +16,8 @@ use super::stream::{self, Part};
 use super::windows::Windows;
 use crate::device::{Mailbox, number_after};
 use crate::driver::{self, Capture, CaptureMode, Context, Driver, Event, Stream, Until};
-use crate::error::{Error, Result};
-use crate::sync::prim::{AtomicBool, Ordering};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -121,6 +121,8 @@ pub(crate) struct Dock {
     pub(super) accelerator: Accelerator,
     pub(super) mailbox: Mailbox,
     order: Mutex<Order>,
+    /// The last stream that was of the right device; at first the default one, which always is.
+    known_stream: AtomicUsize,
     pub(super) launched: Mutex<Launched>,
     /// Made with the first launch that goes by the host.
     pub(super) staging: OnceLock<Staging>,
@@ -140,6 +142,7 @@ impl Dock {
         Ok(Self {
             accelerator,
             order: Mutex::new(Order { last: mailbox.before(), stream: None }),
+            known_stream: AtomicUsize::new(0),
             mailbox,
             launched: Mutex::default(),
             staging: OnceLock::new(),
@@ -190,9 +193,11 @@ impl Dock {
     }
 
     fn launch(&self, seat: &Arc<Seat>, streams: &[Stream], content: Content) -> Result<()> {
-        self.accelerator.within(|driver| {
+        let mut capture = Capture::None;
+        let launched = self.accelerator.within(|driver| {
             let [first, others @ ..] = streams else { return Err(Error::internal("a launch without a stream")) };
-            let capture = common_capture(driver, streams)?;
+            streams.iter().try_for_each(|stream| self.check_device(driver, *stream))?;
+            capture = common_capture(driver, streams)?;
             let alone = seat.is_plain_alone(&content.job());
             if !alone && self.staging.get().is_none() && self.goes_by_host(&content.job()) {
                 self.stage(driver)?;
@@ -209,7 +214,32 @@ impl Dock {
                 }
             }
             spread(driver, *first, others)
-        })
+        });
+        match launched {
+            // Peers wait for what the driver has refused; for what would have been captured nobody does.
+            Err(error) if error.kind() == ErrorKind::Device && capture == Capture::None => {
+                Err(seat.fail(error))
+            }
+            launched => launched,
+        }
+    }
+
+    /// An error (InvalidArgument) for a stream of another device. The driver is asked only where the stream is another one than before.
+    fn check_device(&self, driver: &dyn Driver, stream: Stream) -> Result<()> {
+        if self.known_stream.load(Ordering::Relaxed) == stream.0 {
+            return Ok(());
+        }
+        let own = self.accelerator.context;
+        // A driver may know streams whose context it does not tell; what is no stream is refused by what follows.
+        let ordinal = driver.device_of(stream, own).unwrap_or(own.ordinal);
+        if ordinal != own.ordinal {
+            return Err(Error::argument(format!(
+                "the stream is of device {ordinal}; need one of the communicator's device {}",
+                own.ordinal
+            )));
+        }
+        self.known_stream.store(stream.0, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Makes what launches go through. This thread may be capturing, which that is no part of.
@@ -406,7 +436,12 @@ fn copy_alone(driver: &dyn Driver, stream: Stream, job: &Job<'_>) -> Result<()> 
 }
 
 fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Captured>> {
-    let (mailbox, event) = relaxed(driver, || Ok((Mailbox::take(driver)?, driver.create_event()?)))?;
+    let make = || {
+        let mailbox = Mailbox::take(driver)?;
+        let event = driver.create_event().inspect_err(|_| mailbox.give_back(mailbox.before()))?;
+        Ok((mailbox, event))
+    };
+    let (mailbox, event) = relaxed(driver, make)?;
     let captured = Arc::new(Captured {
         id,
         mailbox,
@@ -420,6 +455,10 @@ fn begin_graph(driver: &dyn Driver, graph: usize, id: u64) -> Result<Arc<Capture
         graph_side.ended.store(true, Ordering::Release);
         stream::wake();
     };
-    driver.keep_for_graph(graph, Box::new(ended))?;
+    driver.keep_for_graph(graph, Box::new(ended)).inspect_err(|_| {
+        captured.mailbox.give_back(captured.mailbox.before());
+        // What fails on the way out concerns nobody.
+        let _ = driver.destroy_event(captured.event);
+    })?;
     Ok(captured)
 }

@@ -10,6 +10,8 @@ mod arrivals;
 pub mod call;
 mod collective;
 mod dock;
+#[cfg(test)]
+mod dock_tests;
 mod drive;
 mod endpoint;
 mod exchange;
@@ -29,6 +31,7 @@ mod watch;
 mod windows;
 
 pub use call::{Call, Operator, Scale, SelfCopy, Transfer};
+pub(crate) use dock::Dock;
 pub use dock::{Accelerator, launch, launch_call};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;

@@ -1,6 +1,6 @@
 //! One rank's seat in a communicator: its endpoint, and what others may touch while an operation runs.
 
-use super::dock::{Accelerator, Dock};
+use super::dock::Dock;
 use super::drive::Job;
 use super::endpoint::Endpoint;
 use super::watch::LOOK_AROUND;
@@ -123,10 +123,9 @@ impl Seat {
         }
     }
 
-    /// The same with a device, on whose streams its calls are made.
-    pub fn with_device(self, device: Option<Accelerator>) -> Result<Self> {
-        let dock = device.map(Dock::new).transpose()?;
-        Ok(Self { dock, ..self })
+    /// The same with a dock for the streams of a device, on which its calls are made.
+    pub(crate) fn with_dock(self, dock: Option<Dock>) -> Self {
+        Self { dock, ..self }
     }
 
     /// True if a launch of this rank is nothing but copies of its own.
@@ -197,11 +196,12 @@ impl Seat {
         first
     }
 
-    /// The error as others should read it: with the rank whose system refused something; on other hosts, with the rank that has noticed it,
+    /// The error as others should read it: with the rank whose system or driver refused something; on other hosts, with the rank that has noticed it,
     /// unless it came from another one.
     fn signed(&self, error: Error) -> Error {
         const SIGNATURE: &str = " (noticed by rank ";
-        if error.kind() == ErrorKind::System && !error.text().starts_with("rank ") && self.arena.is_some() {
+        let is_own = matches!(error.kind(), ErrorKind::System | ErrorKind::Device);
+        if is_own && !error.text().starts_with("rank ") && self.arena.is_some() {
             let name = self.peers.get(self.rank).map_or("", |own| &own.name);
             return error.within(format_args!("rank {} ({name})", self.rank));
         }

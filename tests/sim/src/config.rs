@@ -8,9 +8,10 @@
 //! | `ACCL_SIM_DRIVER_VERSION` | what the version functions say (13020) |
 //! | `ACCL_SIM_TRACE` | a line for each call goes to this file (`-`: standard error) |
 //! | `ACCL_SIM_COUNTS` | how often each function was called, and what was not freed (`live.…`), goes to this file at exit |
-//! | `ACCL_SIM_FAIL` | `function:nth:code`, more of them after commas: that call fails so (nth counts from 1, `*` is each one); `kernel`, `copy` and `fill` fail in their stream |
+//! | `ACCL_SIM_FAIL` | `function:nth:code`, more of them after commas: that call fails so (nth counts from 1, `*` is each one); `kernel`, `copy` and `fill` fail in their stream, and take their context with them |
 //! | `ACCL_SIM_DELAY_US` | each copy, fill and kernel takes that much longer |
 //! | `ACCL_SIM_RANDOM_DELAY` | seed: stream threads dawdle, copies come in parts and kernels' threads take turns at random, which brings bugs of order to light |
+//! | `ACCL_SIM_QUEUE` | how much a stream's queue holds (1024): whoever puts more on it waits until the device has done some; 0: no bound |
 //! | `ACCL_SIM_POISON` | `1`: fresh device memory is full of 0xA5 |
 //! | `ACCL_SIM_NO_MEMOPS` | `1`: devices say that they have no stream memory operations, and refuse them |
 //! | `ACCL_SIM_NO_PEER` | `1`: devices can not access each other |
@@ -39,6 +40,8 @@ pub struct Config {
     pub delay_us: u64,
     /// Seed of random delays.
     pub random_delay: Option<u64>,
+    /// How many items a stream's queue holds; 0: any number.
+    pub queue: usize,
     /// Fill fresh memory?
     pub poison: bool,
     /// Have stream memory operations?
@@ -79,6 +82,7 @@ impl Config {
             failures: std::env::var("ACCL_SIM_FAIL").map_or_else(|_| Vec::new(), |text| failures(&text)),
             delay_us: number("ACCL_SIM_DELAY_US", 0),
             random_delay: std::env::var("ACCL_SIM_RANDOM_DELAY").ok().and_then(|text| text.parse().ok()),
+            queue: number("ACCL_SIM_QUEUE", 1024) as usize,
             poison: number("ACCL_SIM_POISON", 0) != 0,
             memops: number("ACCL_SIM_NO_MEMOPS", 0) == 0,
             peer: number("ACCL_SIM_NO_PEER", 0) == 0,

@@ -211,6 +211,7 @@ impl Stream {
         kind: NodeKind,
         counts_only: bool,
     ) -> Outcome<Point> {
+        self.wait_for_room();
         let _order = lock(&self.context.order);
         if self.is_legacy() {
             for other in self.context.blocking_streams() {
@@ -240,6 +241,19 @@ impl Stream {
         drop(queue);
         self.changed.notify_all();
         Ok(Point { stream: Arc::clone(self), number })
+    }
+
+    /// Waits while the queue is full, as drivers do. Nothing is locked meanwhile: other streams of the context can be used. Streams of
+    /// graphs are a device's own, and have room.
+    fn wait_for_room(&self) {
+        let most = config::get().queue;
+        if most == 0 || self.handle == 0 {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        while queue.items.len() >= most {
+            queue = self.changed.wait(queue).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
     }
 
     /// The stream's thread.

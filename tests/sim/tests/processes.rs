@@ -267,6 +267,39 @@ fn copies_can_fail_in_their_stream() {
     assert_eq!((cudaGetLastError(), cudaGetLastError()), (719, 719));
 }
 
+/// A stream that stands still takes as much as its queue holds; whoever has more waits until it goes on.
+#[test]
+fn queues_of_streams_are_bounded() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    if role().is_none() {
+        return passes("queues_of_streams_are_bounded", &[("ACCL_SIM_QUEUE", "5")]);
+    }
+    let (mut stream, mut other) = (0, 0);
+    let (word, filled) = (device_with(&[0u32]), device_with(&[1u32]));
+    ok(cudaStreamCreateWithFlags(&mut stream, 1));
+    ok(cudaStreamCreateWithFlags(&mut other, 1));
+    ok(cuStreamWaitValue32_v2(stream, word, 1, 1));
+    static QUEUED: AtomicUsize = AtomicUsize::new(0);
+    let more = std::thread::spawn(move || {
+        ok(cudaSetDevice(0));
+        for _ in 0..10 {
+            ok(cudaMemsetAsync(filled, 0, 4, stream));
+            QUEUED.fetch_add(1, SeqCst);
+        }
+    });
+    let begin = std::time::Instant::now();
+    while QUEUED.load(SeqCst) < 5 && begin.elapsed().as_secs() < 60 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(QUEUED.load(SeqCst), 5);
+    // Other streams have room.
+    ok(cuStreamWriteValue32_v2(other, word, 1, 0));
+    more.join().unwrap();
+    ok(cudaStreamSynchronize(stream));
+    assert_eq!(QUEUED.load(SeqCst), 10);
+}
+
 #[test]
 fn memory_operations_can_be_missing() {
     if role().is_none() {
