@@ -5,12 +5,13 @@ use super::support::cluster::{Cluster, Rank, Scenario};
 use super::support::device::{OnDevice, cuda, with_devices};
 use std::ffi::c_int;
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 5] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
     ("all_kinds", all_kinds),
     ("transfers", transfers),
     ("many_streams", many_streams),
     ("full_queues", full_queues),
     ("alone", alone),
+    ("in_host_memory", in_host_memory),
 ];
 
 /// A value that tells where it comes from.
@@ -44,6 +45,9 @@ fn all_kinds(rank: Rank) {
     }
     api.ok(unsafe { (api.ncclCommCuDevice)(comm, &raw mut device) });
     assert_eq!(device, rank.rank as c_int);
+    let mut bytes = 0;
+    api.ok(unsafe { (api.ncclCommMemStats)(comm, 3, &raw mut bytes) });
+    assert!(bytes >= 8 << 20, "staging memory counts: {bytes}");
     api.destroy(comm);
 }
 
@@ -284,4 +288,29 @@ fn alone(rank: Rank) {
 #[test]
 fn a_rank_alone_copies() {
     with_devices(Cluster::new(1, 1), 4).run("alone");
+}
+
+/// A communicator of host memory beside one of devices, in the same processes.
+fn in_host_memory(rank: Rank) {
+    let (api, cuda) = (rank.api, cuda());
+    cuda.choose(rank.rank);
+    let of_devices = rank.join();
+    let (mut comm, mut device) = (std::ptr::null_mut(), 0);
+    let (ranks, own, id) = (rank.ranks as c_int, rank.rank as c_int, rank.ids[1]);
+    api.ok(unsafe { (api.acclCommInitRankHost)(&raw mut comm, ranks, id, own, std::ptr::null_mut()) });
+    api.ok(unsafe { (api.ncclCommCuDevice)(comm, &raw mut device) });
+    assert_eq!(device, -1);
+    assert_eq!(api.sum(rank.rank as i32 + 1, comm), ranks * (ranks + 1) / 2);
+    let stream = cuda.stream();
+    let (from, to) = (OnDevice::of(&[own + 1; 1000]), OnDevice::of(&[0; 1000]));
+    api.ok(unsafe { (api.ncclAllReduce)(from.start, to.start, 1000, INT32, SUM, of_devices, stream) });
+    cuda.wait(stream);
+    assert_eq!(to.get(), [ranks * (ranks + 1) / 2; 1000]);
+    api.destroy(comm);
+    api.destroy(of_devices);
+}
+
+#[test]
+fn host_memory_has_communicators_beside_devices() {
+    with_devices(Cluster::new(3, 1).ids(2), 4).run("in_host_memory");
 }

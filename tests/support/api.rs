@@ -99,6 +99,7 @@ functions! {
     ncclMemFree(Ptr);
     ncclCommRegister(Comm, Ptr, usize, *mut Ptr);
     ncclCommDeregister(Comm, Ptr);
+    acclCommInitRankHost(*mut Comm, c_int, UniqueId, c_int, *mut c_void);
     acclExplain(Comm, *const c_char, usize, c_int, *mut c_char, usize, *mut f64);
     acclStreamCreate(*mut Stream);
     acclStreamSynchronize(Stream);

@@ -16,7 +16,8 @@ impl Communicator {
                 "the communicator's memory was asked for while an operation was under way; ask again when it is done",
             ));
         };
-        let own_bytes = endpoint.own_bytes() + seat.recorder.used_bytes()?;
+        let staging_bytes = seat.dock.as_ref().map_or(0, |dock| dock.staging_bytes());
+        let own_bytes = endpoint.own_bytes() + seat.recorder.used_bytes()? + staging_bytes;
         drop(endpoint);
         let shared_bytes = match &seat.arena {
             Some(arena) => arena.used_bytes()? / arena.members().local(),

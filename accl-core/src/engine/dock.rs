@@ -182,6 +182,11 @@ impl Dock {
         })
     }
 
+    /// Memory that its launches go through, of the host and of the device.
+    pub(crate) fn staging_bytes(&self) -> usize {
+        self.stagings().count() * Staging::BYTES
+    }
+
     fn stagings(&self) -> impl Iterator<Item = &Staging> {
         self.staging.get().into_iter().chain(self.windows.get().map(|windows| &windows.staging))
     }
