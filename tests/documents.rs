@@ -72,7 +72,7 @@ fn files_that_the_documents_name_exist() {
             {
                 continue;
             }
-            let below = ["", "accl-core/src", "accl-core", "docs"];
+            let below = ["", "accl-core/src", "accl-core", "docs", "python/accl"];
             assert!(below.iter().any(|place| root.join(place).join(name).exists()), "{document}: {name}");
             names += 1;
         }
