@@ -1,6 +1,7 @@
 """Sends and receives: their order, tags, partners that are late, groups."""
 
 import sys
+import threading
 import time
 
 import ranks as cluster
@@ -71,6 +72,52 @@ def late(rank, ranks):
     assert strided.tolist() == [float((rank - 1) % ranks)] * 3
 
 
+def before_anything_else(rank, ranks):
+    """A message comes before the first collective of rank 0, for which the others wait already."""
+    group = dist.new_group()
+    if rank == 1:
+        work = dist.isend(torch.ones(3), 0, group=group)
+    if rank == 0:
+        arrived = torch.empty(3)
+        dist.recv(arrived, 1, group=group)
+        assert arrived.tolist() == [1.0] * 3
+    total = torch.ones(1)
+    dist.all_reduce(total, group=group)
+    assert total.item() == ranks
+    # Nobody ever sends these: the group ends all the same.
+    dist.irecv(torch.empty(2), (rank + 1) % ranks, group=group, tag=9)
+    if rank == 1:
+        work.wait()
+    dist.barrier()
+
+
+def from_threads(rank, ranks):
+    """Messages and collectives of several groups, from several threads at once."""
+    groups = [dist.new_group() for _ in range(3)]
+
+    def work(number, group):
+        value = torch.zeros(3, 2)[:, 0]
+        for round_ in range(100):
+            value.fill_(number + round_)
+            pending = dist.all_reduce(value, group=group, async_op=True)
+            token = torch.full((2,), float(number))
+            arrived = torch.empty(2)
+            sent = dist.isend(token, (rank + 1) % ranks, group=group)
+            dist.recv(arrived, (rank - 1) % ranks, group=group)
+            sent.wait()
+            pending.wait()
+            assert value.tolist() == [float(ranks * (number + round_))] * 3 and arrived.tolist() == token.tolist()
+
+    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(groups)]
+    failures = []
+    threading.excepthook = lambda told: failures.append(told.exc_value)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
 def groups(rank, ranks):
     """Groups that overlap, beside the whole."""
     even = dist.new_group(list(range(0, ranks, 2)))
@@ -91,7 +138,7 @@ def groups(rank, ranks):
         dist.monitored_barrier()
 
 
-CHECKS = [in_any_order, with_tags, late, groups]
+CHECKS = [in_any_order, with_tags, late, before_anything_else, from_threads, groups]
 
 if __name__ == "__main__":
     count = 0

@@ -15,6 +15,7 @@ from accl import library
 from accl.torch import native
 from accl.torch.kinds import TYPES, reduction, scalar
 from accl.torch.messages import Messages
+from accl.torch.rendezvous import Rendezvous
 from accl.torch.work import NativeStreams, Streams, done
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
@@ -59,7 +60,7 @@ class Group:
 
     def __init__(self, options):
         self._rank, self._size = options.group_rank, options.group_size
-        self._store, self._name = options.store, options.group_id
+        self._rendezvous, self._name = Rendezvous(options.store), options.group_id
         self._default_timeout = options.timeout
         self._library = _library()
         module = native.load()
@@ -67,7 +68,7 @@ class Group:
             self._streams = NativeStreams(module, self._library, self, self._explained)
         else:
             self._streams = Streams(self._library, self._explained)
-        self._messages = Messages(self._library, self._streams, self._store, self._rank)
+        self._messages = Messages(self._library, self._streams, self._rendezvous, self._rank)
         self._comm = None
         self._limit_s = None
         self._sequence = self._barriers = 0
@@ -101,17 +102,19 @@ class Group:
         try:
             if self._rank == 0:
                 unique_id = self._library.unique_id()
-                self._store.set("accl/id", unique_id)
+                self._rendezvous.tell("accl/id", unique_id)
             else:
-                unique_id = self._store.get("accl/id")
+                limit_s = self._default_timeout.total_seconds()
+                unique_id = self._rendezvous.hear("accl/id", limit_s, "rank 0 has not made its first call on this group")
             return self._library.join(self._size, self._rank, unique_id)
-        except library.Failure as failure:
+        except (library.Failure, TimeoutError) as failure:
             raise self._explained(failure) from None
 
     def _explained(self, failure):
         return DistBackendError(f"accl, rank {self._rank} of {self._size} in group {self._name}: {failure}")
 
     def shutdown(self):
+        self._messages.drop_receives()
         self._streams.drain()
         self._messages.end(forcibly=False)
         self._streams.use(None, 0, 0)
@@ -684,12 +687,12 @@ class Group:
         self._barriers += 1
         prefix = f"accl/barrier/{self._barriers}/"
         keys = [f"{prefix}{rank}" for rank in range(self._size)]
-        self._store.set(keys[self._rank], b"1")
+        self._rendezvous.tell(keys[self._rank], b"1")
         timeout = self._default_timeout if opts.timeout == _UNSET else opts.timeout
         deadline = time.monotonic() + timeout.total_seconds()
-        while not self._store.check(keys):
+        while not self._rendezvous.has(keys):
             if time.monotonic() > deadline:
-                missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                missing = [rank for rank, key in enumerate(keys) if not self._rendezvous.has([key])]
                 if missing:
                     names = ", ".join(map(str, missing if wait_all_ranks else missing[:1]))
                     raise RuntimeError(

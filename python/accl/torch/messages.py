@@ -6,7 +6,6 @@ waiting, and tags keep messages apart.
 """
 
 import threading
-import time
 
 import torch
 
@@ -16,8 +15,8 @@ from accl import library
 class _Lane:
     """The messages of one sender, one receiver and one tag."""
 
-    def __init__(self, streams, connect):
-        self._streams = streams
+    def __init__(self, streams, abort, connect):
+        self._streams, self._abort = streams, abort
         self._lock = threading.Lock()
         self._waiting = []
         self._failure = None
@@ -29,17 +28,32 @@ class _Lane:
             comm = connect()
         except Exception as failure:  # for those who wait
             with self._lock:
-                self._failure = failure
-                waiting, self._waiting = self._waiting, None
+                self._failure = self._failure or failure
+                waiting, self._waiting = self._waiting or [], None
             for work, _ in waiting:
                 self._streams.refuse(work, failure)
             return
         with self._lock:
+            if self._waiting is None:
+                # The group has ended meanwhile.
+                self._abort(comm)
+                return
             self.comm = comm
             # In their order, and before any that comes now.
             for work, launch in self._waiting:
                 self._streams.begin(work, launch)
             self._waiting = None
+
+    def end(self, give_back):
+        """The group ends: what is not launched never will be."""
+        with self._lock:
+            waiting, self._waiting = self._waiting or [], None
+            comm, self.comm = self.comm, None
+            self._failure = self._failure or RuntimeError("the group has been destroyed, or aborted")
+        for work, _ in waiting:
+            self._streams.refuse(work, self._failure)
+        if comm is not None:
+            give_back(comm)
 
     def run(self, launch, tensors, **more):
         """Launches a message by `launch(stream)`, now or when both sides are connected."""
@@ -56,9 +70,8 @@ class _Lane:
 class Messages:
     """All messages of one rank of a group."""
 
-    def __init__(self, opened, streams, store, rank):
-        self._library, self._streams, self._store, self._rank = opened, streams, store, rank
-        self._store_lock = threading.Lock()
+    def __init__(self, opened, streams, rendezvous, rank):
+        self._library, self._streams, self._rendezvous, self._rank = opened, streams, rendezvous, rank
         self._lanes = {}
         self._lock = threading.Lock()
 
@@ -91,13 +104,18 @@ class Messages:
 
         return lane.run(recv, [tensor], finish=finish, keep=(tensor, data), source=peer)
 
+    def drop_receives(self):
+        """Nobody waits for what has not come yet."""
+        with self._lock:
+            lanes = [key for key in self._lanes if key[1] == self._rank]
+            for key in lanes:
+                self._lanes.pop(key).end(self._library.abort)
+
     def end(self, forcibly):
         """Gives the communicators back."""
-        end = self._library.abort if forcibly else self._library.destroy
         with self._lock:
             for lane in self._lanes.values():
-                if lane.comm is not None:
-                    end(lane.comm)
+                lane.end(self._library.abort if forcibly else self._library.destroy)
             self._lanes.clear()
 
     def _lane(self, sender, receiver, tag):
@@ -106,7 +124,7 @@ class Messages:
         if lane is None:
             with self._lock:
                 if key not in self._lanes:
-                    self._lanes[key] = _Lane(self._streams, lambda: self._connect(*key))
+                    self._lanes[key] = _Lane(self._streams, self._library.abort, lambda: self._connect(*key))
                 lane = self._lanes[key]
         return lane
 
@@ -114,18 +132,6 @@ class Messages:
         name = f"accl/message/{sender}/{receiver}/{tag}"
         if self._rank == sender:
             unique_id = self._library.unique_id()
-            with self._store_lock:
-                self._store.set(name, unique_id)
+            self._rendezvous.tell(name, unique_id)
             return self._library.join(2, 0, unique_id)
-        return self._library.join(2, 1, self._fetched(name))
-
-    def _fetched(self, name):
-        """A value of the store, which must not be kept from others while it waits. The wait ends with the process, or with the operation's own
-        time limit, of which this knows nothing."""
-        pause_s = 0.001
-        while True:
-            with self._store_lock:
-                if self._store.check([name]):
-                    return self._store.get(name)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.1)
+        return self._library.join(2, 1, self._rendezvous.hear(name))

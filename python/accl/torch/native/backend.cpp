@@ -82,6 +82,8 @@ public:
 
   /// A stream, or 0 if a new one is needed.
   uintptr_t take() {
+    // What ends may need Python, whose other threads may want this lock.
+    WithoutPython released;
     std::lock_guard<std::mutex> lock(mutex_);
     while (!pending_.empty() && pending_.front()->isCompleted()) {
       pending_.pop_front();
@@ -291,6 +293,7 @@ private:
 
   /// Works live until they are over, also if the caller forgets them.
   WorkPtr keep(WorkPtr work) {
+    WithoutPython released;
     std::lock_guard<std::mutex> lock(mutex_);
     pending_.push_back(work);
     return work;
