@@ -9,13 +9,13 @@ import ctypes
 import torch
 import torch.distributed as dist
 
-from accl.torch import backend as _backend
+from accl.torch import group as _group
 
 __all__ = ["empty"]
 
 
 def _create(options, _extra):
-    return _backend.Group(options).backend()
+    return _group.Group(options).backend()
 
 
 def _register():
@@ -42,7 +42,7 @@ def empty(*size, dtype=None):
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype or torch.get_default_dtype()
     size_bytes = shape.numel() * dtype.itemsize
-    memory = _Memory(_backend._library(), size_bytes)
+    memory = _Memory(_group.opened_library(), size_bytes)
     window = (ctypes.c_uint8 * max(size_bytes, 1)).from_address(memory.address)
     # The tensor keeps the window, and the window its memory.
     window.memory = memory

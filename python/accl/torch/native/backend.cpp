@@ -1,5 +1,5 @@
 // The back end as PyTorch's C++ sees it. Plain calls, which most are, go to the library from here: one dense tensor of a type that the library
-// has, built-in operators, the group's own time limit. All others are Python's (`backend.py`).
+// has, built-in operators, the group's own time limit. All others are Python's (`group.py`).
 
 #include "work.hpp"
 
