@@ -7,7 +7,7 @@ use super::drive::Job;
 use super::endpoint::Endpoint;
 use super::staging::Staging;
 use super::transfer::TransferOp;
-use crate::driver::{Driver, Event};
+use crate::driver::Driver;
 use crate::error::Result;
 use crate::memory::Scratch;
 
@@ -28,7 +28,6 @@ pub(super) struct StagedTransfers {
     staged: Vec<Transfer>,
     _memory: Scratch,
     stage: Stage,
-    event: Event,
 }
 
 impl StagedTransfers {
@@ -51,9 +50,8 @@ impl StagedTransfers {
             }
             staged.push(Transfer { buffer, ..*transfer });
         }
-        let event = driver.create_event()?;
-        driver.record(event, stream)?;
-        Ok(Self { staged, _memory: memory, stage: Stage::Fetch, event })
+        driver.record(staging.transfers, stream)?;
+        Ok(Self { staged, _memory: memory, stage: Stage::Fetch })
     }
 
     /// True while something is on its way between device and host.
@@ -72,7 +70,7 @@ impl StagedTransfers {
     ) -> Result<Poll> {
         match self.stage {
             Stage::Fetch => {
-                if !driver.has_passed(self.event)? {
+                if !driver.has_passed(staging.transfers)? {
                     return Ok(Poll::Blocked);
                 }
                 if !self.staged.is_empty() {
@@ -93,10 +91,9 @@ impl StagedTransfers {
                 Ok(Poll::Advanced)
             }
             Stage::Return => {
-                if !driver.has_passed(self.event)? {
+                if !driver.has_passed(staging.transfers)? {
                     return Ok(Poll::Blocked);
                 }
-                driver.destroy_event(self.event)?;
                 Ok(Poll::Done)
             }
         }
@@ -109,6 +106,6 @@ impl StagedTransfers {
             let (to, from) = (whole.buffer.address(), host.buffer.address());
             driver.copy(to, from, whole.bytes, staging.output.stream)?;
         }
-        driver.record(self.event, staging.output.stream)
+        driver.record(staging.transfers, staging.output.stream)
     }
 }

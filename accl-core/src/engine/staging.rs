@@ -80,6 +80,8 @@ pub(super) struct Staging {
     start: UserPointer,
     pub(super) input: Lane,
     pub(super) output: Lane,
+    /// Behind the copies of sends and receives. Kept with the memory, so that a launch that fails leaves none behind.
+    pub(super) transfers: Event,
     /// Who works in a window; none where this is no window.
     accelerator: Option<&'static device::Accelerator>,
 }
@@ -109,7 +111,8 @@ impl Staging {
         };
         let input = Lane::new(driver, start)?;
         let output = Lane::new(driver, start.byte_add(SLOTS * SLOT_BYTES))?;
-        Ok(Self { context, start, input, output, accelerator })
+        let transfers = driver.create_event()?;
+        Ok(Self { context, start, input, output, transfers, accelerator })
     }
 
     fn kind(&self) -> Kind {
