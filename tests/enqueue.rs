@@ -5,39 +5,21 @@
 // Every call here is a call of a C interface with arguments that the test keeps alive.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+#[path = "support/counting.rs"]
+mod counting;
 #[path = "support/mod.rs"]
 mod support;
 
 use accl_sys::abi::{ncclComm_t, ncclFloat32, ncclSuccess, ncclSum};
 use accl_sys::collectives::{ncclAllReduce, ncclBroadcast};
 use accl_sys::management::ncclCommInitAll;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::process::Command;
 use std::ptr::null_mut;
 use support::device::{OnDevice, SIMULATOR, cuda, simulator};
 
-/// Counts the allocations of each thread; those of the simulator, which is a library of its own, are not among them.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(address, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: counting::Counting = counting::Counting;
 
 const CHILD: &str = "ENQUEUE_CHILD";
 /// Elements of small calls and of such as take several pieces.
@@ -77,12 +59,12 @@ fn child() {
     let wait = || streams.iter().for_each(|stream| cuda.wait(*stream));
     calls(&comms, &buffers, &streams);
     wait();
-    let before = ALLOCATIONS.get();
+    let before = counting::allocations();
     calls(&comms, &buffers, &streams);
-    assert_eq!(ALLOCATIONS.get(), before);
+    assert_eq!(counting::allocations(), before);
     wait();
     drop(std::hint::black_box(vec![0u8; 100]));
-    assert_eq!(ALLOCATIONS.get(), before + 1, "the count counts");
+    assert_eq!(counting::allocations(), before + 1, "the count counts");
 }
 
 #[test]

@@ -3,38 +3,17 @@
 // A test ends by panicking; what it calls gets pointers that it keeps alive.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "support/counting.rs"]
+mod counting;
 #[path = "support/paths.rs"]
 mod paths;
 
 use paths::Pair;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(address, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: counting::Counting = counting::Counting;
 
 /// Elements of calls up to 4 KiB.
 const COUNTS: [usize; 5] = [1, 8, 9, 256, 1024];
@@ -58,18 +37,18 @@ fn child() {
     small_calls(&mut pair);
     match what.as_str() {
         "allocations" => {
-            let before = ALLOCATIONS.get();
+            let before = counting::allocations();
             small_calls(&mut pair);
-            assert_eq!(ALLOCATIONS.get(), before);
+            assert_eq!(counting::allocations(), before);
             drop(std::hint::black_box(vec![0u8; 100]));
-            assert_eq!(ALLOCATIONS.get(), before + 1, "the count counts");
+            assert_eq!(counting::allocations(), before + 1, "the count counts");
         }
         "streams" => {
             let streams = Pair::streams();
             pair.all_reduce_on(streams, 100);
-            let before = ALLOCATIONS.get();
+            let before = counting::allocations();
             (0..20).for_each(|_| pair.all_reduce_on(streams, 400));
-            assert_eq!(ALLOCATIONS.get(), before);
+            assert_eq!(counting::allocations(), before);
         }
         "calls" => {
             forbid_system_calls();

@@ -1,7 +1,6 @@
 """Every collective, with types, operators and layouts, against what PyTorch computes in one process."""
 
 import functools
-import sys
 
 import ranks as cluster
 import torch
@@ -242,9 +241,4 @@ def refused(rank, ranks):
 CHECKS = [reductions, movements, uneven, special, refused]
 
 if __name__ == "__main__":
-    count = 0
-    for size in map(int, sys.argv[1:] or ["2", "3"]):
-        for check in CHECKS:
-            cluster.run(size, check)
-            count += 1
-    print(f"backend: collectives: {count} checks passed")
+    cluster.check_all("collectives", CHECKS)

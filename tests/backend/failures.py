@@ -121,16 +121,17 @@ def ends_quietly(how):
 
 CHECKS = [late, again, wrong]
 
-if __name__ == "__main__":
-    count = 0
-    for size in map(int, sys.argv[1:] or ["2", "3"]):
-        for check in CHECKS:
-            cluster.run(size, check)
-            count += 1
+def others():
+    """Checks that are of one number of ranks."""
+    count = 3
     if cluster.has((2, 15), "monitored_barrier of other back ends than gloo"):
         cluster.run(4, named_at_the_barrier)
         count += 1
     cluster.run(3, killed, spared=2)
     for how in ("end", "raise"):
         ends_quietly(how)
-    print(f"backend: failures: {count + 3} checks passed")
+    return count
+
+
+if __name__ == "__main__":
+    cluster.check_all("failures", CHECKS, others)

@@ -1,6 +1,5 @@
 """Sends and receives: their order, tags, partners that are late, groups."""
 
-import sys
 import threading
 import time
 
@@ -141,9 +140,4 @@ def groups(rank, ranks):
 CHECKS = [in_any_order, with_tags, late, before_anything_else, from_threads, groups]
 
 if __name__ == "__main__":
-    count = 0
-    for size in map(int, sys.argv[1:] or ["2", "3"]):
-        for check in CHECKS:
-            cluster.run(size, check)
-            count += 1
-    print(f"backend: messages: {count} checks passed")
+    cluster.check_all("messages", CHECKS)

@@ -57,3 +57,12 @@ def run(ranks, function, *arguments, backend="accl", limit_s=120, spared=None):
             worker.kill()
         if any(codes):
             raise SystemExit(f"{function.__name__} on {ranks} ranks: exit codes {codes}")
+
+
+def check_all(name, checks, more=lambda: 0):
+    """A program's checks, on as many ranks as its arguments say; `more` does others, and returns how many."""
+    sizes = [int(argument) for argument in sys.argv[1:]] or [2, 3]
+    for size in sizes:
+        for check in checks:
+            run(size, check)
+    print(f"backend: {name}: {len(sizes) * len(checks) + more()} checks passed")

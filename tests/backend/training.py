@@ -1,6 +1,5 @@
 """Training on several ranks against training in one process: DDP, FSDP, DTensor, optimizers in parts, compiled collectives, checkpoints."""
 
-import sys
 import tempfile
 
 import ranks as cluster
@@ -159,11 +158,5 @@ def compiled(rank, ranks):
 CHECKS = [data_parallel, ends_at_different_times, sharded, in_tensor_parallel, optimizer_in_parts, compiled]
 
 if __name__ == "__main__":
-    count = 0
-    for size in map(int, sys.argv[1:] or ["2", "3"]):
-        for check in CHECKS:
-            if check is sharded and not cluster.has((2, 15), "FSDP2 on CPUs"):
-                continue
-            cluster.run(size, check)
-            count += 1
-    print(f"backend: training: {count} checks passed")
+    has_fsdp2 = cluster.has((2, 15), "FSDP2 on CPUs")
+    cluster.check_all("training", [check for check in CHECKS if has_fsdp2 or check is not sharded])
