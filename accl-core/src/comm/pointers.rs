@@ -34,10 +34,8 @@ impl Communicator {
             ("sendbuff", call.input_elems(ranks, rank), call.send),
             ("recvbuff", call.output_elems(ranks, rank), call.recv),
         ];
-        let needed = buffers.into_iter().filter(|(_, elems, _)| *elems > 0);
-        needed
-            .into_iter()
-            .try_for_each(|(name, _, buffer)| check(device, format_args!("{}: {name}", call.kind), buffer))
+        let mut needed = buffers.into_iter().filter(|(_, elems, _)| *elems > 0);
+        needed.try_for_each(|(name, _, buffer)| check(device, format_args!("{}: {name}", call.kind), buffer))
     }
 }
 

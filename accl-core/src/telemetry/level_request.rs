@@ -33,8 +33,8 @@ impl LevelRequest {
             return Some(Self::AsSet);
         }
         let place = (word >> 32).checked_sub(2)?;
-        let level = [Level::Silent].into_iter().chain(LEVELS.map(|(_, level)| level));
-        level.into_iter().find(|level| *level as u64 == place).map(|level| Self::Level(level, word as u32))
+        let mut levels = [Level::Silent].into_iter().chain(LEVELS.map(|(_, level)| level));
+        levels.find(|level| *level as u64 == place).map(|level| Self::Level(level, word as u32))
     }
 
     /// The settings with what is asked for in place of their own level.

@@ -127,9 +127,8 @@ class Group(Reductions, Movements):
 
     def _begin(self, opts):
         """The communicator, with this call's time limit."""
-        comm = self._comm or self._joined()
-        timeout = opts.timeout
-        seconds = (self._default_timeout if timeout == _UNSET else timeout).total_seconds()
+        comm = self._joined()
+        seconds = self._timeout_of(opts).total_seconds()
         if seconds != self._limit_s:
             self._check(self._library.limit, min(int(seconds * 1000), 2**31 - 1), comm)
             self._limit_s = seconds
@@ -137,6 +136,9 @@ class Group(Reductions, Movements):
             self._streams.use(comm, int(seconds * 1000), int(usual_s * 1000))
         self._sequence += 1
         return comm
+
+    def _timeout_of(self, opts):
+        return self._default_timeout if opts.timeout == _UNSET else opts.timeout
 
     def _check(self, function, *arguments):
         try:
@@ -157,6 +159,14 @@ class Group(Reductions, Movements):
         # Nobody looks at it.
         return _DONE
 
+    def _make(self, calls):
+        """One call as it is, several as a group."""
+        if len(calls) == 1:
+            call, *arguments = calls[0]
+            self._library.check(call(*arguments))
+        else:
+            self._grouped(calls)
+
     def _grouped(self, calls):
         """Makes calls that belong together."""
         self._library.group_start()
@@ -175,16 +185,10 @@ class Group(Reductions, Movements):
     # ---- Messages and barriers
 
     def send(self, tensors, peer, tag):
-        try:
-            return self._messages.send(only(tensors, "send"), peer, tag)
-        except library.Failure as failure:
-            raise self._explained(failure) from None
+        return self._check(self._messages.send, only(tensors, "send"), peer, tag)
 
     def recv(self, tensors, peer, tag):
-        try:
-            return self._messages.recv(only(tensors, "recv"), peer, tag)
-        except library.Failure as failure:
-            raise self._explained(failure) from None
+        return self._check(self._messages.recv, only(tensors, "recv"), peer, tag)
 
     def recv_anysource(self, tensors, tag):
         if self._size == 2:
@@ -211,7 +215,7 @@ class Group(Reductions, Movements):
         prefix = f"accl/barrier/{self._barriers}/"
         keys = [f"{prefix}{rank}" for rank in range(self._size)]
         self._rendezvous.tell(keys[self._rank], b"1")
-        timeout = self._default_timeout if opts.timeout == _UNSET else opts.timeout
+        timeout = self._timeout_of(opts)
         deadline = time.monotonic() + timeout.total_seconds()
         while not self._rendezvous.has(keys):
             if time.monotonic() > deadline:

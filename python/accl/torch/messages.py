@@ -7,9 +7,8 @@ waiting, and tags keep messages apart.
 
 import threading
 
-import torch
-
 from accl import library
+from accl.torch.tensors import Plain
 
 
 class _Lane:
@@ -78,7 +77,7 @@ class Messages:
     def send(self, tensor, peer, tag):
         """Sends a tensor, and returns the work."""
         lane = self._lane(self._rank, peer, tag)
-        data = tensor.resolve_conj().resolve_neg().contiguous()
+        data = Plain(tensor).data
 
         def send(stream):
             self._library.check(
@@ -90,19 +89,15 @@ class Messages:
     def recv(self, tensor, peer, tag):
         """Receives into a tensor, and returns the work."""
         lane = self._lane(peer, self._rank, tag)
-        plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-        data = tensor if plain else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
-        def finish():
-            if not plain:
-                tensor.copy_(data)
+        plain = Plain(tensor, filled=False)
+        data = plain.data
 
         def recv(stream):
             self._library.check(
                 self._library.recv(data.data_ptr(), data.nbytes, library.UINT8, 0, lane.comm, stream)
             )
 
-        return lane.run(recv, [tensor], finish=finish, keep=(tensor, data), source=peer)
+        return lane.run(recv, [tensor], finish=plain.put_back, keep=plain, source=peer)
 
     def drop_receives(self):
         """Nobody waits for what has not come yet."""

@@ -7,7 +7,7 @@ from accl.torch.tensors import Plain, all_of, bytes_of, checked, only, same_type
 
 
 class Movements:
-    """What `group` is besides."""
+    """The part of `group.Group` that moves data; it makes its calls as that says."""
 
     def broadcast(self, tensors, opts):
         tensor = only(tensors, "broadcast")

@@ -1,5 +1,7 @@
 """Reductions of a group: by the library, or, for operators that it has not, by the ranks."""
 
+import contextlib
+
 import torch
 
 from accl import library
@@ -11,7 +13,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 class Reductions:
-    """What `group` is besides."""
+    """The part of `group.Group` that reduces; it makes its calls as that says."""
 
     def allreduce(self, tensors, opts):
         tensor = only(tensors, "all_reduce")
@@ -30,19 +32,17 @@ class Reductions:
         comm = self._begin(opts)
         if any(operand.how.combine for operand in operands):
             for operand in operands:
-                self._combine_all(operand, opts)
+                self._combine_all(operand)
             return done(tensors)
 
         def launch(stream):
-            calls = [
-                (self._library.all_reduce, *operand.in_place(), operator, comm, stream)
-                for operand in operands
-                for operator in [self._operator(operand, comm)]
-            ]
-            try:
-                self._make(calls)
-            finally:
-                self._forget(operands, calls, comm, at=5)
+            with self._operators(operands, comm) as operators:
+                self._make(
+                    [
+                        (self._library.all_reduce, *operand.in_place(), operator, comm, stream)
+                        for operand, operator in zip(operands, operators, strict=True)
+                    ]
+                )
 
         return self._run(opts, launch, tensors, all_of(operand.put_back for operand in operands), operands)
 
@@ -51,19 +51,16 @@ class Reductions:
         operand = Operand(tensor, opts.reduceOp)
         comm, root = self._begin(opts), opts.rootRank
         if operand.how.combine:
-            self._combine_all(operand, opts, here=self._rank == root)
+            self._combine_all(operand, here=self._rank == root)
             return done(tensors)
 
         def launch(stream):
-            operator = self._operator(operand, comm)
-            try:
-                send, recv, count, dtype = operand.in_place()
-                recv = recv if self._rank == root else None
+            send, recv, count, dtype = operand.in_place()
+            recv = recv if self._rank == root else None
+            with self._operators([operand], comm) as [operator]:
                 self._library.check(
                     self._library.reduce(send, recv, count, dtype, operator, root, comm, stream)
                 )
-            finally:
-                self._forget([operand], [(operator,)], comm, at=0)
 
         finish = operand.put_back if self._rank == root else None
         return self._run(opts, launch, tensors, finish, operand)
@@ -97,15 +94,13 @@ class Reductions:
             return done(outputs)
 
         def launch(stream):
-            calls = [
-                (self._library.reduce_scatter, operand.address(), *result.target(), operator, comm, stream)
-                for operand, result in pairs
-                for operator in [self._operator(operand, comm)]
-            ]
-            try:
-                self._make(calls)
-            finally:
-                self._forget([operand for operand, _ in pairs], calls, comm, at=5)
+            with self._operators([operand for operand, _ in pairs], comm) as operators:
+                self._make(
+                    [
+                        (self._library.reduce_scatter, operand.address(), *result.target(), operator, comm, stream)
+                        for (operand, result), operator in zip(pairs, operators, strict=True)
+                    ]
+                )
 
         finish = all_of(result.put_back for _, result in pairs)
         return self._run(opts, launch, outputs, finish, pairs)
@@ -132,14 +127,13 @@ class Reductions:
         comm = self._begin(opts)
         if result.how.combine:
             for rank, operand in enumerate(operands):
-                whole = self._combined(operand, opts)
+                whole = self._combined(operand)
                 if rank == self._rank:
                     result.tensor.copy_(whole)
             return done([output])
 
         def launch(stream):
-            operator = self._operator(result, comm)
-            try:
+            with self._operators([result], comm) as [operator]:
                 self._grouped(
                     (
                         self._library.reduce,
@@ -154,18 +148,21 @@ class Reductions:
                     )
                     for rank, operand in enumerate(operands)
                 )
-            finally:
-                self._forget([result], [(operator,)], comm, at=0)
 
         return self._run(opts, launch, [output], result.put_back, (operands, result))
 
-    def _make(self, calls):
-        """One call as it is, several as a group."""
-        if len(calls) == 1:
-            call, *arguments = calls[0]
-            self._library.check(call(*arguments))
-        else:
-            self._grouped(calls)
+    @contextlib.contextmanager
+    def _operators(self, operands, comm):
+        """The library's operators for these, for one call: those with factors are made for it."""
+        operators = []
+        try:
+            for operand in operands:
+                operators.append(self._operator(operand, comm))
+            yield operators
+        finally:
+            for operand, operator in zip(operands, operators, strict=False):
+                if operand.how.factor is not None:
+                    self._library.factor_destroy(operator, comm)
 
     def _operator(self, operand, comm):
         if operand.how.factor is None:
@@ -173,20 +170,14 @@ class Reductions:
         factor = scalar(operand.how.factor, operand.data.dtype)
         return self._library.factor(factor, operand.dtype, comm)
 
-    def _forget(self, operands, calls, comm, at):
-        """Operators with factors are for one call."""
-        for operand, call in zip(operands, calls, strict=True):
-            if operand.how.factor is not None:
-                self._library.factor_destroy(call[at], comm)
-
     # ---- Operators that the library has not: every rank reduces a share, in the order of ranks
 
-    def _combine_all(self, operand, opts, here=True):
-        whole = self._combined(operand, opts)
+    def _combine_all(self, operand, here=True):
+        whole = self._combined(operand)
         if here:
             operand.tensor.copy_(whole.view(operand.tensor.shape))
 
-    def _combined(self, operand, opts):
+    def _combined(self, operand):
         flat = operand.plain.reshape(-1)
         share = -(-flat.numel() // self._size)
         padded = flat.new_zeros(share * self._size)

@@ -6,6 +6,11 @@ from accl import library
 from accl.torch.kinds import TYPES, reduction
 
 
+def is_plain(tensor):
+    """True if its memory is its elements in their order."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 class Plain:
     """A tensor's elements without gaps, in memory that calls use: the tensor's own where it can be."""
 
@@ -13,7 +18,7 @@ class Plain:
 
     def __init__(self, tensor, *, filled=True):
         self.tensor = tensor
-        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        if is_plain(tensor):
             self.data = tensor
         elif filled:
             self.data = tensor.resolve_conj().resolve_neg().contiguous()
@@ -84,9 +89,8 @@ def together(parts):
     first = parts[0]
     address, size_bytes, storage = first.data_ptr(), first.nbytes, first.untyped_storage().data_ptr()
     for place, part in enumerate(parts):
-        plain = part.is_contiguous() and not part.is_conj() and not part.is_neg()
         there = part.data_ptr() == address + place * size_bytes and part.nbytes == size_bytes
-        if not (plain and there and part.untyped_storage().data_ptr() == storage):
+        if not (is_plain(part) and there and part.untyped_storage().data_ptr() == storage):
             return None
     return first.detach().as_strided((first.numel() * len(parts),), (1,))
 

@@ -129,7 +129,30 @@ def flattened(tensors):
     return tensors
 
 
-class Streams:
+class _Launching:
+    """How operations get their streams: what `Streams` and `NativeStreams` have in common."""
+
+    def begin(self, work, launch):
+        """Launches an operation that was deferred."""
+        try:
+            self._start(work, self._launched(launch))
+        except Exception as failure:  # what it is, the waiter is told
+            self.refuse(work, failure)
+
+    def _launched(self, launch):
+        """The stream on which it runs."""
+        stream = self._take() or self.library.stream()
+        try:
+            launch(stream)
+        except BaseException:
+            # Part of it may be on the stream.
+            self.library.stream_synchronize(stream)
+            self.give_back(stream)
+            raise
+        return stream
+
+
+class Streams(_Launching):
     """Host streams that are used again and again, operations that nobody has waited for yet, and the thread that completes futures."""
 
     def __init__(self, opened, explained):
@@ -156,27 +179,15 @@ class Streams:
             self._pending.append(work)
         return work
 
-    def begin(self, work, launch):
-        try:
-            work.begin(self._launched(launch))
-        except Exception as failure:  # what it is, the waiter is told
-            work.refuse(self.explained(failure))
+    def _start(self, work, stream):
+        work.begin(stream)
 
     def refuse(self, work, failure):
         work.refuse(self.explained(failure))
 
-    def _launched(self, launch):
-        """The stream on which it runs."""
+    def _take(self):
         with self._lock:
-            stream = self._free.pop() if self._free else self.library.stream()
-        try:
-            launch(stream)
-        except BaseException:
-            # Part of it may be on the stream.
-            self.library.stream_synchronize(stream)
-            self.give_back(stream)
-            raise
-        return stream
+            return self._free.pop() if self._free else None
 
     def use(self, comm, limit_ms, usual_ms):
         """What is told to those who make calls without Python."""
@@ -215,7 +226,7 @@ class Streams:
                 future.set_result(work.result())
 
 
-class NativeStreams:
+class NativeStreams(_Launching):
     """The same where the back end is C++, which makes plain calls itself."""
 
     def __init__(self, module, opened, group, explained):
@@ -241,26 +252,17 @@ class NativeStreams:
         finish = functools.partial(_finish, finish, keep)
         return self._module.work(self.backend, 0, flattened(outputs), finish, source)
 
-    def begin(self, work, launch):
-        try:
-            self._module.begin(work, self._launched(launch))
-        except Exception as failure:  # what it is, the waiter is told
-            self.refuse(work, failure)
+    def _start(self, work, stream):
+        self._module.begin(work, stream)
 
     def refuse(self, work, failure):
         self._module.refuse(work, str(failure))
 
-    def _launched(self, launch):
-        """The stream on which it runs."""
-        stream = self._module.take(self.backend) or self.library.stream()
-        try:
-            launch(stream)
-        except BaseException:
-            # Part of it may be on the stream.
-            self.library.stream_synchronize(stream)
-            self._module.give_back(self._functions, stream)
-            raise
-        return stream
+    def _take(self):
+        return self._module.take(self.backend)
+
+    def give_back(self, stream):
+        self._module.give_back(self._functions, stream)
 
     def use(self, comm, limit_ms, usual_ms):
         self._module.use(self.backend, comm or 0, limit_ms, usual_ms)
