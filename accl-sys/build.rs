@@ -1,10 +1,23 @@
 //! Generates `src/abi.rs` from `include/` when the feature `bindgen` is on, and does nothing otherwise: the file is
-//! committed, so that building needs no libclang.
+//! committed, so that building needs no libclang. Says whether exported names can be weak.
+
+include!("weak_names.rs");
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=weak_names.rs");
+    println!("cargo:rustc-check-cfg=cfg(weak_names)");
+    if has_weak_names() {
+        println!("cargo:rustc-cfg=weak_names");
+    }
     println!("cargo:rerun-if-changed=../include/nccl.h");
     println!("cargo:rerun-if-changed=../include/accl.h");
+    println!("cargo:rerun-if-changed=src/plugins/logger.c");
+    cc::Build::new()
+        .file("src/plugins/logger.c")
+        .std("c11")
+        .warnings_into_errors(true)
+        .compile("accl_plugin_logger");
     #[cfg(feature = "bindgen")]
     generate();
 }

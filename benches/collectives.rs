@@ -6,7 +6,7 @@
 // A bench that cannot go on fails by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use accl_core::comm::{Communicator, Operator, Stream};
+use accl_core::comm::{CommConfig, Communicator, Operator, Stream};
 use accl_core::memory::UserPointer;
 use accl_core::types::{DataType, ReduceOp};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -60,7 +60,7 @@ fn bench(criterion: &mut Criterion) {
     for operation in [Operation::AllReduce, Operation::AllGather] {
         let mut group = criterion.benchmark_group(format!("{operation:?}, 2 threads"));
         for count in [2usize, 1024, 16_384, 262_144, 4_194_304] {
-            let mut comms = Communicator::init_all(2, None).expect("two ranks");
+            let mut comms = Communicator::init_all(2, None, &CommConfig::default()).expect("two ranks");
             let calls = Arc::new(AtomicUsize::new(0));
             let other = partner(operation, comms.pop().unwrap(), count, calls.clone());
             let (send, recv) = (vec![1.0f32; count], vec![0.0f32; 2 * count]);

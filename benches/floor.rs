@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use accl_core::comm::{Communicator, Operator, Stream};
+use accl_core::comm::{CommConfig, Communicator, Operator, Stream};
 use accl_core::memory::UserPointer;
 use accl_core::topo::Machine;
 use accl_core::types::{DataType, ReduceOp};
@@ -82,7 +82,7 @@ fn main() {
     let handover_ns = f64::from(machine.handover_ps) / 1000.0;
     println!("# hand-over {handover_ns:.0} ns; allreduce of two threads, float, sum");
     println!("{:>10} {:>12} {:>12} {:>8}", "bytes", "floor us", "time us", "ratio");
-    let comms = Communicator::init_all(2, None).expect("two ranks");
+    let comms = Communicator::init_all(2, None, &CommConfig::default()).expect("two ranks");
     for shift in (3..=26).step_by(2).chain([26]) {
         let bytes = 1usize << shift;
         let (add, copy) = rates(&machine, bytes);

@@ -1,12 +1,14 @@
 """A small llama that learns this project's own documentation, letter by letter, on as many processes as torchrun starts:
 
-    torchrun --nproc-per-node 2 examples/train_llama.py [--parallel ddp|fsdp2] [--backend accl|gloo] [--steps 60] [--plot loss.svg]
+    torchrun --nproc-per-node 2 examples/train_llama.py [--parallel ddp|fsdp2|zero1|zero2|zero3] [--backend accl|gloo] [--steps 60]
+        [--plot loss.svg]
 
-Rank 0 prints the loss, tokens per second, and the share of the time in which the program waits for communication.
+zero1 to zero3 are the stages of DeepSpeed, which has to be installed (DS_ACCELERATOR=cpu). Rank 0 prints the loss, tokens per second, and by how
+much a step is longer than the same computation without communication.
 """
 
 import argparse
-import math
+import copy
 import os
 import pathlib
 import time
@@ -79,22 +81,65 @@ class Llama(nn.Module):
         return self.head(self.norm(states))
 
 
-class Waiting:
-    """Seconds in which the program waits for communication: in calls that return when they are done, and in waits for others. PyTorch
-    offers no such figure, so that the time of a step without communication is taken from it."""
+class Plain:
+    """A model in one process, or one whose gradients PyTorch takes care of."""
 
-    def __init__(self, model, step):
-        self.alone_s = math.inf
-        if isinstance(model, DistributedDataParallel):
-            for _ in range(3):
-                with model.no_sync():
-                    start = time.perf_counter()
-                    step()
-                    self.alone_s = min(self.alone_s, time.perf_counter() - start)
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-    def share(self, step_s):
-        """Of a step's time; None if it is not known."""
-        return max(0.0, 1 - self.alone_s / step_s) if math.isfinite(self.alone_s) else None
+    def step(self, loss_of):
+        """One step; returns the loss."""
+        loss = loss_of(self.model)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+
+class Staged:
+    """A model whose optimizer, gradients and parameters DeepSpeed divides among the ranks."""
+
+    def __init__(self, model, stage, batch):
+        import deepspeed
+
+        config = {
+            "train_micro_batch_size_per_gpu": batch,
+            "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "torch_adam": True}},
+            "zero_optimization": {"stage": stage},
+            "zero_allow_untested_optimizer": True,
+        }
+        self.engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
+
+    def step(self, loss_of):
+        loss = loss_of(self.engine)
+        self.engine.backward(loss)
+        self.engine.step()
+        return loss.detach()
+
+
+def timed(training, loss_of):
+    """Seconds of a step, and its loss."""
+    start = time.perf_counter()
+    loss = training.step(loss_of)
+    return time.perf_counter() - start, loss
+
+
+def made(model, options, ranks):
+    """The model as this run has it."""
+    if options.parallel.startswith("zero"):
+        return Staged(model, int(options.parallel[-1]), options.batch)
+    if options.parallel == "ddp":
+        return Plain(DistributedDataParallel(model))
+    mesh = init_device_mesh("cpu", (ranks,))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return Plain(model)
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
 
 
 def text():
@@ -120,7 +165,7 @@ def plot(losses, path):
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="accl", help="accl or gloo")
-    parser.add_argument("--parallel", default="ddp", choices=["ddp", "fsdp2"])
+    parser.add_argument("--parallel", default="ddp", choices=["ddp", "fsdp2", "zero1", "zero2", "zero3"])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=8, help="sequences for each rank")
     parser.add_argument("--width", type=int, default=128)
@@ -140,47 +185,34 @@ def main():
     letters = sorted(set(text()))
     data = torch.tensor([letters.index(letter) for letter in text()])
     model = Llama(len(letters), options.width, options.layers, heads=4)
-    if options.parallel == "ddp":
-        model = DistributedDataParallel(model)
-    else:
-        mesh = init_device_mesh("cpu", (ranks,))
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(rank)
 
-    def loss_of_batch():
+    def loss_of(model):
         starts = torch.randint(len(data) - CONTEXT - 1, (options.batch,), generator=generator)
         rows = torch.stack([data[start : start + CONTEXT + 1] for start in starts])
         scores = model(rows[:, :-1])
         return F.cross_entropy(scores.flatten(0, 1), rows[:, 1:].flatten())
 
-    def step():
-        loss = loss_of_batch()
-        loss.backward()
-        return loss
-
-    waiting = Waiting(model, step)
-    optimizer.zero_grad()
+    # All ranks at once, since they share the machine: what a step takes without communication.
+    alone = Plain(copy.deepcopy(model))
+    dist.barrier()
+    alone_s = median([timed(alone, loss_of)[0] for _ in range(11)])
+    training = made(model, options, ranks)
     losses, times = [], []
     for number in range(options.steps):
-        start = time.perf_counter()
-        loss = step()
-        times.append(time.perf_counter() - start)
-        optimizer.step()
-        optimizer.zero_grad()
-        mean = loss.detach().clone()
+        passed_s, mean = timed(training, loss_of)
+        times.append(passed_s)
         dist.all_reduce(mean, dist.ReduceOp.AVG)
         losses.append(mean.item())
         if rank == 0 and (number % 10 == 9 or number == 0):
             print(f"step {number + 1:4}  loss {losses[-1]:.3f}", flush=True)
     if rank == 0:
-        step_s = sorted(times)[len(times) // 2]
-        share = waiting.share(step_s)
-        exposed = "not measured" if share is None else f"{share:.0%} of a step"
+        step_s = median(times)
+        exposed = max(0.0, 1 - alone_s / step_s)
         speed = options.batch * CONTEXT * ranks / step_s
-        print(f"{options.backend}, {options.parallel}, {ranks} ranks: {speed:.0f} tokens/s; communication that shows: {exposed}")
+        print(
+            f"{options.backend}, {options.parallel}, {ranks} ranks: {speed:.0f} tokens/s; {exposed:.0%} of a step is communication that shows"
+        )
         if options.plot:
             plot(losses, options.plot)
     dist.destroy_process_group()

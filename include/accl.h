@@ -33,8 +33,41 @@ ncclResult_t acclStreamQuery(cudaStream_t stream);
 ncclResult_t acclStreamDestroy(cudaStream_t stream);
 
 /* As ncclCommInitRankConfig(), for a communicator of host memory, whatever devices the process uses; its calls take NULL or a stream
- * from above. All ranks must make it so. */
-ncclResult_t acclCommInitRankHost(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
+ * from above. All ranks must make it so, within `limit_ms` (0: what ACCL_INIT_TIMEOUT says), else it fails with ncclTimeout and the names
+ * of those who have not. */
+ncclResult_t acclCommInitRankHost(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config,
+                                  int64_t limit_ms);
+
+/* Messages with tags. Any number of sends and receives of a rank may be under way, on as many threads as there are; none keeps another
+ * one, or a collective call of another communicator, waiting. A receive takes the first message with its tag that `peer` (ACCL_ANY_RANK: any
+ * other rank) has sent; of several that suit a message, the one that was asked for first gets it. A message that nobody
+ * has asked for stays at its sender, unless a receive waits for one behind it: then it is kept in memory of this library. Sizes must be equal.
+ *
+ * They take a communicator of their own, of host memory: there ncclSend and ncclRecv are ncclInvalidUsage, and so are these where those were
+ * used. A tag is not negative. The buffer belongs to the library until the request is over. One that is not over after `limit_ms` (0: no
+ * limit) fails with ncclTimeout, and with it, as with any failure of one, all that is under way on the communicator.
+ * Whatever is under way when that is destroyed or aborted fails with ncclInvalidUsage. */
+typedef struct acclRequest *acclRequest_t;
+#define ACCL_ANY_RANK (-1)
+ncclResult_t acclIsend(const void *buffer, size_t bytes, int peer, int tag, ncclComm_t comm, int64_t limit_ms,
+                       acclRequest_t *request);
+ncclResult_t acclIrecv(void *buffer, size_t bytes, int peer, int tag, ncclComm_t comm, int64_t limit_ms,
+                       acclRequest_t *request);
+
+/* ncclSuccess once a request is over, ncclInProgress before, else what it failed with. Waits for at most so long; 0: without an end.
+ * Who waits moves all messages of the communicator meanwhile; what nobody waits for moves as well, and a little later. */
+ncclResult_t acclRequestTest(acclRequest_t request);
+ncclResult_t acclRequestWait(acclRequest_t request, int64_t limit_ms);
+
+/* Of a receive that is over: the rank that has sent the message. */
+ncclResult_t acclRequestSource(acclRequest_t request, int *source);
+
+/* Forgets a request; what is under way goes on. NULL is no error. */
+ncclResult_t acclRequestFree(acclRequest_t request);
+
+/* The sentence of the last call that failed on this thread, valid until its next call of this function: ncclGetLastError() tells of all
+ * threads. "" if none has. */
+const char *acclLastErrorOfThread(void);
 
 /* Time limits of one communicator, beside those that ACCL_TIMEOUT and ACCL_WARN_AFTER give to all: options for the list `ext` of
  * the ncclCollConfig_t of any collective call. Each rank sets its own; they hold for everything on that communicator from

@@ -163,10 +163,10 @@ typedef enum ncclCommMemStat {
 } ncclCommMemStat_t;
 
 typedef enum ncclHostCftMode {
-  ncclHostCftModeDefault = INT_MIN,
-  ncclHostCftModeEnable = 1,
-  ncclHostCftModeDisable = 2,
-  ncclHostCftModeFallback = 3
+  ncclHostCftDefault = INT_MIN,
+  ncclHostCftEnable = 1,
+  ncclHostCftDisable = 2,
+  ncclHostCftFallback = 3
 } ncclHostCftMode_t;
 
 /* A mask, apart from the two ends of the range. */
@@ -208,8 +208,8 @@ typedef enum ncclCftCap { NCCL_CFT_CAP_NONE = 0, NCCL_CFT_CAP_CFT = 1, NCCL_CFT_
 /* ---- Configuration of a communicator -------------------------------------------------------------------- */
 
 /* Start from NCCL_CONFIG_INITIALIZER and set what matters; fields left undefined take the library's default.
- * An environment variable, where one is named, beats the field. In host memory blocking and commName have an
- * effect; the others are checked and kept for devices. */
+ * An environment variable, where one is named, beats the field. blocking, commName and netName have an
+ * effect; the others are checked, and left to libraries that have such devices. */
 typedef struct ncclConfig_v23203 {
   size_t size;
   unsigned int magic;
@@ -218,7 +218,7 @@ typedef struct ncclConfig_v23203 {
   int cgaClusterSize;      /* >= 0 */
   int minCTAs;             /* > 0, <= maxCTAs */
   int maxCTAs;             /* > 0 */
-  const char *netName;     /* the network to use, by name. NCCL_NET */
+  const char *netName;     /* the network between hosts: "IB" or "Socket". NCCL_NET */
   int splitShare;          /* 0 or 1: children of a split share resources with the parent */
   int trafficClass;        /* of the network, any value */
   const char *commName;    /* for logs and tools */
@@ -280,7 +280,10 @@ typedef struct ncclCollConfig_v23203 {
   cudaEvent_t launchCompletionEvent; /* of a device; not supported in host memory */
 } ncclCollConfig_t;
 
-#define NCCL_COLL_CONFIG_INITIALIZER {                                                       \
+/* As this header called it before NVIDIA's was at hand. */
+#define NCCL_COLL_CONFIG_INITIALIZER NCCL_COLLCONFIG_INITIALIZER
+
+#define NCCL_COLLCONFIG_INITIALIZER {                                                        \
   sizeof(ncclCollConfig_t), NCCL_API_MAGIC, NCCL_STRUCT_VERSION_CODE,                        \
   NULL, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, /* ext, minCTAs, maxCTAs */            \
   NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,       /* nvlsCTAs, cgaClusterSize */         \
@@ -456,23 +459,24 @@ ncclResult_t pncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myra
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 
-/* A new communicator without the excluded ranks, which do not call. Not supported yet: ncclInvalidUsage. */
+/* A new communicator without the excluded ranks, which do not call; the list is sorted. With NCCL_SHRINK_ABORT what is under way is ended
+ * first, and the communicator may have failed. */
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t
     *newcomm, ncclConfig_t *config, int shrinkFlags);
 ncclResult_t pncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t
     *newcomm, ncclConfig_t *config, int shrinkFlags);
 
-/* Makes the unique id that new ranks give to ncclCommGrow(). Not supported yet: ncclInvalidUsage. */
+/* Makes the unique id that new ranks give to ncclCommGrow(). One rank calls. */
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
 ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
 
-/* A new communicator with more ranks. Not supported yet: ncclInvalidUsage. */
+/* A new communicator with more ranks: those of `comm` pass rank -1 and keep theirs, new ones pass comm NULL and the id. */
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t
     *newcomm, ncclConfig_t *config);
 ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t
     *newcomm, ncclConfig_t *config);
 
-/* Stops what runs on the communicator and refuses more. Not supported yet: ncclInvalidUsage. */
+/* Stops what runs on the communicator and refuses more; split, shrink, destroy and abort still work. NULL is no error. */
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
@@ -530,7 +534,7 @@ const char *pncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
 
-/* Does nothing; kept for old programs. */
+/* Has the settings of the log read anew. */
 void ncclResetDebugInit(void);
 void pncclResetDebugInit(void);
 
@@ -794,8 +798,12 @@ ncclResult_t pncclGinInboxA2ACreateRequirement(ncclTeam_t peers, int nBlocks, in
     ncclGinInboxA2AHandle_t *outHandle, ncclDevResourceRequirements_t *outReq);
 
 /* ---- Parameters -----------------------------------------------------------------------------------------
- * Reads settings by key. No key is offered yet: the table of keys is empty, and an unknown key or handle is
- * ncclInvalidArgument. */
+ * Reads settings by key: the name with the prefix NCCL_ (or PCCL_, ACCL_). The value is the one that a communicator made now would
+ * be given, whoever has set it and by whichever prefix. An unknown key or handle, and a value that is no integer of the type that is asked
+ * for, is ncclInvalidArgument. A handle is the library's, and lasts as long as the process. Strings last until the thread asks by
+ * the same function again. ncclParamGet() copies an int64_t (switches, bytes, numbers), a double (seconds), or a string with its end;
+ * where `maxLen` is too small, *len says what is needed. The table of keys has those that have an effect here; with
+ * NCCL_PARAM_DUMP_ALL=true all others, too. ncclParamDumpAll() writes the same, with values, as lines of NCCL_DEBUG=INFO. */
 ncclResult_t ncclParamBind(ncclParamHandle_t *out, const char *key);
 ncclResult_t pncclParamBind(ncclParamHandle_t *out, const char *key);
 ncclResult_t ncclParamGetI8(ncclParamHandle_t handle, int8_t *out);

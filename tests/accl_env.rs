@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::null_mut;
-use support::api::{INVALID_ARGUMENT, api};
+use support::api::{INT32, INVALID_ARGUMENT, SUM, api};
 use support::cluster::{Cluster, Rank, Scenario, plain, work};
 
-const SCENARIOS: [(&str, Scenario); 2] = [("plain", plain), ("refused", refused)];
+const SCENARIOS: [(&str, Scenario); 4] =
+    [("plain", plain), ("refused", refused), ("changing", changing), ("warned", warned)];
 
 #[test]
 fn worker() {
@@ -31,6 +32,88 @@ fn refused(rank: Rank) {
     for word in rank.argument.split('|') {
         assert!(text.contains(word), "{word} in {text}");
     }
+}
+
+/// A program that changes its environment between communicators.
+fn changing(rank: Rank) {
+    let name = "NCCL_SEGMENT_BYTES";
+    for (id, (value, works)) in [("64K", true), ("many", false), ("1M", true)].into_iter().enumerate() {
+        // SAFETY: no other thread of this process reads or writes the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+        let mut comm = null_mut();
+        let code = unsafe { (api().ncclCommInitRank)(&raw mut comm, 1, rank.ids[id], 0) };
+        assert_eq!(code == 0, works, "{value}: {}", rank.api.error_text());
+        if works {
+            rank.api.destroy(comm);
+        }
+    }
+}
+
+/// A call that fails.
+fn warned(rank: Rank) {
+    let comm = rank.join();
+    let code = unsafe { (rank.api.ncclAllReduce)(null_mut(), null_mut(), 4, INT32, SUM, comm, null_mut()) };
+    assert_eq!(code, INVALID_ARGUMENT);
+    rank.api.destroy(comm);
+}
+
+/// The first warning has everything told that comes after it.
+#[test]
+fn a_warning_can_raise_the_level() {
+    for (raises, lines) in [("1", 1), ("0", 0)] {
+        let log =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("raised-{raises}-{}", std::process::id()));
+        let cluster = Cluster::new(1, 1).env("NCCL_DEBUG", "WARN").env("NCCL_DEBUG_FILE", log.display());
+        cluster.env("NCCL_WARN_ENABLE_DEBUG_INFO", raises).run("warned");
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(text.matches("NCCL WARN ncclAllReduce").count(), 1, "{text}");
+        assert_eq!(text.matches("NCCL INFO").count(), lines, "{text}");
+        assert_eq!(text.matches("- Destroy COMPLETE").count(), lines, "{text}");
+        std::fs::remove_file(log).unwrap();
+    }
+}
+
+/// Whatever NCCL_NO_CACHE says, nothing is cached.
+#[test]
+fn jobs_read_the_environment_for_each_communicator() {
+    Cluster::new(1, 1).ids(3).run("changing");
+    for names in ["ALL", "NCCL_SEGMENT_BYTES", ""] {
+        Cluster::new(1, 1).ids(3).env("NCCL_NO_CACHE", names).run("changing");
+    }
+}
+
+/// Names of NCCL and PCCL that have no effect here are said to have none, by whatever prefix and wherever they are set.
+#[test]
+fn what_has_no_effect_is_said() {
+    let path = file("accepted", "PCCL_STATE_MONITOR_LEVEL=2\n");
+    let file = path.to_str().unwrap();
+    let settings = [
+        ("NCCL_CONF_FILE", file),
+        ("NCCL_NVLS_ENABLE", "0"),
+        ("NCCL_NO_CACHE", "ALL"),
+        ("ACCL_C4_STATS_MODE", "CONN"),
+        ("NCCL_SOMETHING_ELSE", "1"),
+    ];
+    let output = env(&["--json"], &settings);
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let by_environment = |name: &str, value: &str| json!({"name": name, "value": value, "origin": {"kind": "environment", "variable": name}});
+    let expected = json!([
+        by_environment("ACCL_C4_STATS_MODE", "CONN"),
+        by_environment("NCCL_NO_CACHE", "ALL"),
+        by_environment("NCCL_NVLS_ENABLE", "0"),
+        {"name": "PCCL_STATE_MONITOR_LEVEL", "value": "2",
+            "origin": {"kind": "file", "variable": "PCCL_STATE_MONITOR_LEVEL", "file": file, "line": 1}},
+    ]);
+    assert_eq!(
+        (&all["without_effect"], &all["warnings"], &all["errors"]),
+        (&expected, &json!([]), &json!([]))
+    );
+    let text = String::from_utf8(env(&[], &settings).stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with("NCCL_NVLS_ENABLE ")).unwrap();
+    let words = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words, "NCCL_NVLS_ENABLE 0 NCCL_NVLS_ENABLE in the environment (accepted, no effect here)");
+    assert_eq!(text.matches("(accepted, no effect here)").count(), 4, "{text}");
+    std::fs::remove_file(path).unwrap();
 }
 
 /// A file of settings.

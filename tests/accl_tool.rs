@@ -26,8 +26,10 @@ fn install_lays_out_what_programs_look_for() {
         assert_eq!(link, Path::new(&format!("lib{face}.so.2")));
         assert!(prefix.join("lib").join(link).symlink_metadata().unwrap().is_file());
     }
-    let header = std::fs::read(prefix.join("include/nccl.h")).unwrap();
-    assert_eq!(header, std::fs::read(support::root().join("include/nccl.h")).unwrap());
+    for header in ["include/nccl.h", "include/pccl.h", "include/accl.h"] {
+        let installed = std::fs::read(prefix.join(header)).unwrap();
+        assert_eq!(installed, std::fs::read(support::root().join(header)).unwrap(), "{header}");
+    }
     assert_eq!(std::fs::read_dir(prefix.join("lib")).unwrap().count(), 5);
     std::fs::remove_dir_all(prefix).unwrap();
 }

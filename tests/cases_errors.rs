@@ -269,6 +269,7 @@ fn versions_do_not_match() {
             version: 23_100,
             patience,
             on_device: false,
+            has_verbs: false,
             network: &network,
         };
         bootstrap::join(&[bootstrap::UniqueId(id.0)], request, &give_up).map(drop).unwrap_err()

@@ -14,13 +14,14 @@ use support::api::{Comm, INT32, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM, TIMEO
 use support::cluster::{Cluster, Rank, Scenario, work};
 use support::snapshot::cpu_seconds;
 
-const SCENARIOS: [(&str, Scenario); 6] = [
+const SCENARIOS: [(&str, Scenario); 7] = [
     ("late", late),
     ("no_split", no_split),
     ("stopped", stopped),
     ("continued", continued),
     ("skipped", skipped),
     ("many_wait", many_wait),
+    ("chain", chain),
 ];
 
 #[test]
@@ -258,4 +259,84 @@ fn many_wait(rank: Rank) {
         assert!(used < 0.05 * SECONDS as f64, "{count}: {used} s of CPU time in {SECONDS} s");
     }
     api.destroy(comm);
+}
+
+/// Between hosts nobody sees for whom others wait: ranks that wait for ranks that wait must name the one that does not, and all the same.
+/// One rank is stopped, or sleeps; there is a rank on each host, or two, of which the first speaks for both.
+#[test]
+fn who_is_late_is_named_between_hosts_by_all() {
+    const ROUNDS: usize = 24;
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        // Most of the time is waiting.
+        for _ in 0..4 {
+            scope.spawn(|| {
+                loop {
+                    let round = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if round >= ROUNDS {
+                        return;
+                    }
+                    chain_round(round);
+                }
+            });
+        }
+    });
+}
+
+fn chain_round(round: usize) {
+    let (how, pairs) = (["stops", "sleeps"][round % 2], round / 2 % 3 == 2);
+    let ranks = if pairs { 6 } else { 4 };
+    let victim = round / 2 % ranks;
+    let cluster = Cluster::new(ranks, 1).argument(format!("{victim},{how}"));
+    let cluster = if pairs { cluster.hosts(3) } else { cluster.env("ACCL_SHM_DISABLE", 1) };
+    let ended = cluster.env("ACCL_TIMEOUT", 1).env("ACCL_WARN_AFTER", 0).limit(60).run_to_end("chain");
+    println!("round {round}: rank {victim} {how}, pairs: {pairs}");
+    for (rank, end) in ended.iter().enumerate().filter(|(rank, _)| *rank != victim) {
+        assert_eq!(end.code, Some(0), "round {round}, rank {rank}: {}", end.stderr);
+        let text = end.stderr.lines().find(|line| line.starts_with("late: ")).unwrap_or_default();
+        println!("  rank {rank}: {text}");
+        // A stopped leader cannot tell of the other rank on its host, which waits; then both are named.
+        let speaks = pairs && how == "stops" && victim < 3;
+        let (named, speaker) = (format!(": rank {victim} ("), format!("Nor does rank {victim} ("));
+        let right = text.contains(&named) || speaks && text.contains(&speaker);
+        assert!(right, "round {round}, rank {rank}, rank {victim} {how}: {text}");
+    }
+}
+
+/// Calls in which ranks wait for each other in turn, and one that does not come to the last.
+fn chain(rank: Rank) {
+    const COUNT: usize = 20_024;
+    let (api, comm) = (rank.api, rank.join());
+    let (victim, how) = rank.argument.split_once(',').unwrap();
+    let is_late = rank.rank == victim.parse::<usize>().unwrap();
+    let send = vec![1; COUNT * rank.ranks];
+    let mut recv = vec![0; COUNT * rank.ranks];
+    let (from, to) = (send.as_ptr().cast_mut().cast(), recv.as_mut_ptr().cast());
+    for call in 0..4 {
+        if is_late && call == 3 {
+            if how == "sleeps" {
+                std::thread::sleep(Duration::from_secs(4));
+                return api.ok(unsafe { (api.ncclCommAbort)(comm) });
+            }
+            let stopped = std::process::id() as libc::pid_t;
+            unsafe {
+                // Ends it when all others must be through.
+                if libc::fork() == 0 {
+                    libc::sleep(6);
+                    libc::kill(stopped, libc::SIGKILL);
+                    libc::_exit(0);
+                }
+                libc::raise(libc::SIGSTOP);
+            }
+        }
+        let code = unsafe { (api.ncclAlltoAll)(from, to, COUNT, INT32, comm, null_mut()) };
+        if call == 3 {
+            let text = api.error_text();
+            assert_eq!(code, TIMEOUT, "{text}");
+            eprintln!("late: {}", text.lines().next().unwrap());
+        } else {
+            api.ok(code);
+        }
+    }
+    api.ok(unsafe { (api.ncclCommAbort)(comm) });
 }

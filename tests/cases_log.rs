@@ -415,6 +415,77 @@ fn a_tool_changes_the_level_of_a_job() {
     std::fs::remove_dir_all(directory).unwrap();
 }
 
+/// C67: a file that cannot be written to keeps the tool from no other; it says which, and why, and that something is wrong.
+#[test]
+fn a_tool_goes_on_after_a_file_that_it_cannot_write_to() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let directory = scratch("refused");
+    let records = directory.join("records");
+    // Nothing is refused to root: then it is asked as another user, whom files of mode 666 let write.
+    let other = if unsafe { libc::geteuid() } == 0 { Some(65534) } else { None };
+    let ask_in = |records: &Path, words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_accl"));
+        command.arg("log").args(words).arg("--dir").arg(records).current_dir("/");
+        if let Some(other) = other {
+            command.uid(other);
+        }
+        command.output()
+    };
+    let ask = |words: &[&str]| ask_in(&records, words);
+    if !matches!(ask_in(&directory, &["INFO"]), Ok(output) if output.status.code() == Some(3)) {
+        eprintln!(
+            "NOT TESTED: a_tool_goes_on_after_a_file_that_it_cannot_write_to: no other user can start accl"
+        );
+        return;
+    }
+    let cluster =
+        Cluster::new(3, 1).argument(directory.display()).env("ACCL_RECORDER_DIR", records.display());
+    let cluster =
+        cluster.env("NCCL_DEBUG", "WARN").env("NCCL_DEBUG_FILE", directory.join("log.%p").display());
+    std::fs::write(directory.join("wait"), "").unwrap();
+    let job = std::thread::spawn(move || cluster.run("asked"));
+    let files = || -> Vec<PathBuf> {
+        let files = std::fs::read_dir(&records).into_iter().flatten().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|end| end == "rec")).collect();
+        files.sort();
+        files
+    };
+    // Those of the communicator that stays.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut same_since = (Instant::now(), files());
+    while same_since.1.len() != 3 || same_since.0.elapsed() < Duration::from_secs(1) {
+        assert!(Instant::now() < deadline, "{same_since:?}");
+        std::thread::sleep(Duration::from_millis(20));
+        let now = files();
+        if now != same_since.1 {
+            same_since = (Instant::now(), now);
+        }
+    }
+    let files = same_since.1;
+    std::fs::set_permissions(&records, PermissionsExt::from_mode(0o755)).unwrap();
+    for (file, mode) in files.iter().zip([0o444, 0o666, 0o666]) {
+        std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let output = ask(&["INFO", "--subsys", "NET"]).unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{said}\n{errors}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("pid ")).count(), 2, "{said}\n{errors}");
+    let named = files[0].display().to_string();
+    assert!(errors.contains(&named) && errors.contains("cannot open it for writing"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    // The others have heard of it; a process whose one file is refused is not missing, but refused.
+    wait_for_text(&directory, "accl log: the level is Info with subsystems 0x10 ", 1);
+    let refused: String = errors.split(' ').skip_while(|word| *word != "pid").nth(1).unwrap().to_string();
+    let output = ask(&["INFO", "--pids", &refused]).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && errors.contains(&named), "{errors}");
+    std::fs::write(directory.join("stop"), "").unwrap();
+    job.join().unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
 /// C67: beside a log in a file, the bench's table has standard output for itself.
 #[test]
 fn the_bench_keeps_its_output() {

@@ -6,7 +6,7 @@
 
 mod support;
 
-use accl_core::config::{Kind, SETTINGS};
+use accl_core::config::{ACCEPTED, Kind, SETTINGS};
 use accl_core::topo::{FIGURES, Figure, Unit};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,6 +89,14 @@ fn the_table_of_settings_is_the_sources() {
     let table = rows.join("\n");
     let found: Vec<_> = text.lines().filter(|line| line.starts_with("| `")).collect();
     assert!(found == rows, "the table of {} should be:\n{table}", Path::new("docs/settings.md").display());
+}
+
+#[test]
+fn the_names_without_an_effect_are_the_sources() {
+    let text = std::fs::read_to_string(support::root().join("docs/settings.md")).unwrap();
+    let (_, section) = text.split_once("## Names without an effect").unwrap();
+    let block = section.split("```").nth(1).unwrap().trim_start_matches("text");
+    assert!(block.split_whitespace().eq(ACCEPTED.iter().copied()), "it should be:\n{}", ACCEPTED.join(" "));
 }
 
 #[test]

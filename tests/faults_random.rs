@@ -1,7 +1,8 @@
 //! Faults at random points: ranks that are killed, stopped, leave, abort, skip a call or make another one. Every other rank must come
 //! out of it, with the right rank named, and no wrong result is taken for a good one.
 //!
-//! `ACCL_FAULTS` sets how many there are, `ACCL_SWEEP_SEED` the seed, which is printed.
+//! `ACCL_FAULTS` sets how many there are, `ACCL_SWEEP_SEED` the seed, which is printed. `ACCL_FAULT` is the number of one fault, as failures print
+//! it first, which is then injected `ACCL_FAULTS` times.
 
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -46,6 +47,7 @@ fn every_rank_comes_out_of_it_and_names_the_right_one() {
     });
     println!("ACCL_SWEEP_SEED={seed}");
     let faults = number("ACCL_FAULTS").unwrap_or(64);
+    let one = number("ACCL_FAULT");
     let next = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
         // Most of the time is waiting.
@@ -56,7 +58,7 @@ fn every_rank_comes_out_of_it_and_names_the_right_one() {
                     if number >= faults {
                         return;
                     }
-                    inject(mix(seed ^ number << 20));
+                    inject(one.unwrap_or_else(|| mix(seed ^ number << 20)));
                 }
             });
         }

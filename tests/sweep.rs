@@ -373,6 +373,24 @@ fn over_tcp() {
     }
 }
 
+/// The same by RDMA and nothing else, where there is a device: in the guest of `ci/rdma` there must be.
+#[test]
+fn over_rdma() {
+    if !support::has_rdma() {
+        return;
+    }
+    for (processes, threads, pairs) in [(2, 1, 1), (3, 1, 3), (4, 1, 1), (2, 2, 2)] {
+        for algorithm in ["", "ring", "tree;allgather:ring;reducescatter:ring"] {
+            let cluster = Cluster::new(processes, threads)
+                .env("ACCL_SHM_DISABLE", 1)
+                .env("ACCL_REQUIRE_PATH", "rdma")
+                .env("NCCL_IB_TIMEOUT", 18)
+                .env("NCCL_IB_QPS_PER_CONNECTION", pairs);
+            run(cluster.env("ACCL_ALGO", algorithm), cases() / 3);
+        }
+    }
+}
+
 /// Processes of several hosts, by memory among themselves and by TCP between the hosts: as the model says of this network, and
 /// where it takes the way for very long, or the bytes for very slow.
 #[test]

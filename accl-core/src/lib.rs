@@ -53,4 +53,4 @@ pub mod fuzzing;
 pub use error::{Error, ErrorKind, Result};
 
 /// The level of the NCCL ABI that this library answers for: what `ncclGetVersion` says.
-pub const VERSION_CODE: i32 = 23007;
+pub const VERSION_CODE: i32 = types::Face::Nccl.version_code();

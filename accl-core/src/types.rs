@@ -8,6 +8,56 @@ use std::fmt;
 /// A member of a communicator, `0..ranks`.
 pub type Rank = usize;
 
+/// An exported C interface: by whose names a program calls the library. Texts use the same names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Face {
+    /// `nccl.h`.
+    #[default]
+    Nccl,
+    /// `pccl.h`.
+    Pccl,
+}
+
+impl Face {
+    /// The face that exports a function of this name.
+    pub fn of_function(name: &str) -> Self {
+        if name.starts_with(Self::Pccl.prefix()) { Self::Pccl } else { Self::Nccl }
+    }
+
+    /// What the names of its functions, types and values begin with.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Nccl => "nccl",
+            Self::Pccl => "pccl",
+        }
+    }
+
+    /// The name of the library whose place it takes; constants begin with it.
+    pub fn library(self) -> &'static str {
+        match self {
+            Self::Nccl => "NCCL",
+            Self::Pccl => "PCCL",
+        }
+    }
+
+    /// What it says of its version, by which tools also find that of a file.
+    pub fn version_text(self) -> &'static str {
+        match self {
+            Self::Nccl => "NCCL version 2.30.7+cuda0.0",
+            Self::Pccl => "PCCL version 2.1.1",
+        }
+    }
+
+    /// The number of that version, as programs compare it.
+    pub const fn version_code(self) -> i32 {
+        match self {
+            Self::Nccl => 23007,
+            // NCCL's formula; what PCCL's own header says is not public.
+            Self::Pccl => 2101,
+        }
+    }
+}
+
 /// The type of one element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u8)]
@@ -249,6 +299,30 @@ pub fn named_runs(runs: &[(Rank, Rank)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_is_the_same_in_words_and_as_a_number() {
+        for face in [Face::Nccl, Face::Pccl] {
+            let text = face.version_text().strip_prefix(&format!("{} version ", face.library())).unwrap();
+            let numbers = text.split('+').next().unwrap().split('.');
+            let numbers: Vec<i32> = numbers.map(|number| number.parse().unwrap()).collect();
+            let [major, minor, patch] = numbers[..] else { panic!("{text}") };
+            let factor = if major <= 2 && minor <= 8 { 1000 } else { 10_000 };
+            assert_eq!(face.version_code(), major * factor + minor * 100 + patch, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_functions_tell_their_face() {
+        for (name, face) in [
+            ("ncclSend", Face::Nccl),
+            ("pncclSend", Face::Nccl),
+            ("pcclSend", Face::Pccl),
+            ("acclTune", Face::Nccl),
+        ] {
+            assert_eq!(Face::of_function(name), face, "{name}");
+        }
+    }
 
     #[test]
     fn ranks_become_ranges() {

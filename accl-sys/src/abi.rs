@@ -163,10 +163,10 @@ pub const ncclStatGpuMemPersist: ncclCommMemStat = 2;
 pub const ncclStatGpuMemTotal: ncclCommMemStat = 3;
 pub type ncclCommMemStat = ::std::os::raw::c_uint;
 pub use self::ncclCommMemStat as ncclCommMemStat_t;
-pub const ncclHostCftModeDefault: ncclHostCftMode = -2147483648;
-pub const ncclHostCftModeEnable: ncclHostCftMode = 1;
-pub const ncclHostCftModeDisable: ncclHostCftMode = 2;
-pub const ncclHostCftModeFallback: ncclHostCftMode = 3;
+pub const ncclHostCftDefault: ncclHostCftMode = -2147483648;
+pub const ncclHostCftEnable: ncclHostCftMode = 1;
+pub const ncclHostCftDisable: ncclHostCftMode = 2;
+pub const ncclHostCftFallback: ncclHostCftMode = 3;
 pub type ncclHostCftMode = ::std::os::raw::c_int;
 pub use self::ncclHostCftMode as ncclHostCftMode_t;
 pub const ncclNvlsHostModeDefault: ncclNvlsHostMode = -2147483648;
@@ -944,3 +944,9 @@ const _: () = {
 };
 pub type ncclDevCommRequirements_t = ncclDevCommRequirements_v23203;
 pub type acclStream_t = cudaStream_t;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct acclRequest {
+    _unused: [u8; 0],
+}
+pub type acclRequest_t = *mut acclRequest;

@@ -5,8 +5,10 @@ use std::ffi::{c_int, c_void};
 use accl_core::Result;
 use accl_core::comm::{Arguments, Communicator, Stream};
 use accl_core::telemetry::log;
+use accl_core::types::Collective;
 
 use crate::abi::*;
+use crate::plugins::profiler;
 use crate::{config, handle};
 
 /// A call as it came in.
@@ -36,6 +38,7 @@ impl Call {
     #[inline]
     unsafe fn run<T>(
         &self,
+        kind: Collective,
         parse: impl FnOnce(&Communicator) -> Result<T>,
         start: impl FnOnce(&Communicator, T, Stream<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -58,7 +61,26 @@ impl Call {
                 let call = *self;
                 call.say(&comm);
             }
+            if profiler::is_on() {
+                let told = self.told(kind)?;
+                return profiler::around(&comm, &told, || start(&comm, parsed, stream.get()));
+            }
             start(&comm, parsed, stream.get())
+        })
+    }
+
+    /// The same for a profiler.
+    #[cold]
+    fn told(&self, kind: Collective) -> Result<profiler::Call> {
+        Ok(profiler::Call {
+            name: self.name,
+            kind: Some(kind),
+            send: self.send,
+            recv: self.recv,
+            count: self.count,
+            data_type: handle::data_type(self.datatype)?,
+            root: self.root,
+            stream: self.stream.cast(),
         })
     }
 
@@ -259,7 +281,7 @@ unsafe fn all_reduce_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::data_type(call.datatype)?, comm.operator(call.op.cast_signed())?));
     // SAFETY: promised.
     unsafe {
-        call.run(parse, |comm, (data_type, op), stream| {
+        call.run(Collective::AllReduce, parse, |comm, (data_type, op), stream| {
             comm.all_reduce(send, recv, count_elems, data_type, op, stream)
         })
     }
@@ -279,7 +301,7 @@ unsafe fn reduce_call(call: Call) -> Result<()> {
     };
     // SAFETY: promised.
     unsafe {
-        call.run(parse, |comm, (root, data_type, op), stream| {
+        call.run(Collective::Reduce, parse, |comm, (root, data_type, op), stream| {
             comm.reduce(send, recv, count_elems, data_type, op, root, stream)
         })
     }
@@ -294,7 +316,7 @@ unsafe fn broadcast_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
-        call.run(parse, |comm, (root, data_type), stream| {
+        call.run(Collective::Broadcast, parse, |comm, (root, data_type), stream| {
             comm.broadcast(send, recv, count_elems, data_type, root, stream)
         })
     }
@@ -308,6 +330,7 @@ unsafe fn all_gather_call(call: Call) -> Result<()> {
     // SAFETY: promised.
     unsafe {
         call.run(
+            Collective::AllGather,
             |_| handle::data_type(call.datatype),
             |comm, data_type, stream| comm.all_gather(send, recv, count_elems, data_type, stream),
         )
@@ -323,7 +346,7 @@ unsafe fn reduce_scatter_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::data_type(call.datatype)?, comm.operator(call.op.cast_signed())?));
     // SAFETY: promised.
     unsafe {
-        call.run(parse, |comm, (data_type, op), stream| {
+        call.run(Collective::ReduceScatter, parse, |comm, (data_type, op), stream| {
             comm.reduce_scatter(send, recv, count_elems, data_type, op, stream)
         })
     }
@@ -337,6 +360,7 @@ unsafe fn all_to_all_call(call: Call) -> Result<()> {
     // SAFETY: promised.
     unsafe {
         call.run(
+            Collective::AllToAll,
             |_| handle::data_type(call.datatype),
             |comm, data_type, stream| comm.all_to_all(send, recv, count_elems, data_type, stream),
         )
@@ -352,7 +376,7 @@ unsafe fn gather_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
-        call.run(parse, |comm, (root, data_type), stream| {
+        call.run(Collective::Gather, parse, |comm, (root, data_type), stream| {
             comm.gather(send, recv, count_elems, data_type, root, stream)
         })
     }
@@ -367,7 +391,7 @@ unsafe fn scatter_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
-        call.run(parse, |comm, (root, data_type), stream| {
+        call.run(Collective::Scatter, parse, |comm, (root, data_type), stream| {
             comm.scatter(send, recv, count_elems, data_type, root, stream)
         })
     }

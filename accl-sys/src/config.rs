@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use accl_core::comm::CommConfig;
 use accl_core::engine::TimeLimits;
+use accl_core::types::Face;
 use accl_core::{Error, Result};
 
 use crate::abi::*;
 
 /// `NCCL_CONFIG_UNDEF_INT`: the client did not set the field. (INT_MIN is beyond what bindgen evaluates.)
 const UNDEFINED: i32 = i32::MIN;
+
+/// The release of NCCL whose `ncclConfig_t` is laid out as the `pcclConfig_t` of `include/pccl.h`.
+const PCCL_CONFIG_LEVEL: u32 = 22703;
 
 /// The first `ncclConfig_t` ended after `blocking`.
 const SMALLEST_CONFIG_BYTES: usize = 24;
@@ -23,27 +27,30 @@ const SMALLEST_CONFIG_BYTES: usize = 24;
 ///
 /// # Safety
 /// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
-pub(crate) unsafe fn for_init(config: *const ncclConfig_t) -> Result<CommConfig> {
+pub unsafe fn for_init(face: Face, config: *const ncclConfig_t) -> Result<CommConfig> {
     // SAFETY: the same promise.
-    let given = unsafe { for_child(config) }?;
-    Ok(given.unwrap_or_default())
+    let given = unsafe { for_child(face, config) }?;
+    Ok(given.unwrap_or_else(|| CommConfig { face, ..CommConfig::default() }))
 }
 
 /// The configuration of a communicator that is made from another: `None` means the parent's.
 ///
 /// # Safety
 /// As for [`for_init`].
-pub(crate) unsafe fn for_child(config: *const ncclConfig_t) -> Result<Option<CommConfig>> {
+pub unsafe fn for_child(face: Face, config: *const ncclConfig_t) -> Result<Option<CommConfig>> {
     if config.is_null() {
         return Ok(None);
     }
     // SAFETY: the same promise.
-    let fields = unsafe { fields(config) }?;
+    let fields = unsafe { fields(face, config) }?;
     validate(&fields)?;
     let parsed = CommConfig {
         blocking: fields.blocking != 0,
+        face,
         // SAFETY: the same promise: a string or NULL.
         name: unsafe { string(fields.commName) },
+        // SAFETY: the same.
+        network: unsafe { string(fields.netName) }.filter(|name| !name.is_empty()),
         ..CommConfig::default()
     };
     Ok(Some(parsed))
@@ -122,18 +129,25 @@ unsafe fn overlay<T>(config: *const T, whole: T) -> T {
 ///
 /// # Safety
 /// `config` is not NULL; otherwise as for [`for_init`].
-unsafe fn fields(config: *const ncclConfig_t) -> Result<ncclConfig_t> {
+unsafe fn fields(face: Face, config: *const ncclConfig_t) -> Result<ncclConfig_t> {
     // SAFETY: every ncclConfig_t that ever was has a head.
     let head = unsafe { head(config) };
     if head.magic != NCCL_API_MAGIC || head.size < SMALLEST_CONFIG_BYTES {
         return Err(Error::argument(format!(
-            "the ncclConfig_t was not initialized: magic {:#x} and size {}, needed {NCCL_API_MAGIC:#x} and at least \
-             {SMALLEST_CONFIG_BYTES}; start from NCCL_CONFIG_INITIALIZER",
-            head.magic, head.size
+            "the {}Config_t was not initialized: magic {:#x} and size {}, needed {NCCL_API_MAGIC:#x} and at least \
+             {SMALLEST_CONFIG_BYTES}; start from {}_CONFIG_INITIALIZER of this library's header",
+            face.prefix(),
+            head.magic,
+            head.size,
+            face.library()
         )));
     }
     // SAFETY: the same promise; ncclConfig_t is plain data.
     let mut fields = unsafe { overlay(config, NOTHING_SET) };
+    if face == Face::Pccl {
+        // PCCL has numbers of its own; pccl.h gives the struct the fields of this release.
+        fields.version = PCCL_CONFIG_LEVEL;
+    }
     forget_younger(&mut fields);
     Ok(fields)
 }
@@ -193,19 +207,19 @@ fn validate(fields: &ncclConfig_t) -> Result<()> {
         ("numRmaCtx", fields.numRmaCtx, 0, i32::MAX),
         ("maxP2pPeers", fields.maxP2pPeers, 1, i32::MAX),
         ("graphStreamOrdering", fields.graphStreamOrdering, 0, 1),
-        ("hostCftMode", fields.hostCftMode, ncclHostCftModeEnable, ncclHostCftModeFallback),
+        ("hostCftMode", fields.hostCftMode, ncclHostCftEnable, ncclHostCftFallback),
     ];
     for (name, value, low, high) in ranges {
         if value != UNDEFINED && !(low..=high).contains(&value) {
             return Err(Error::argument(format!(
-                "{name} of the ncclConfig_t is {value}; {low} to {high} are allowed, or leave it undefined"
+                "{name} of the configuration is {value}; {low} to {high} are allowed, or leave it undefined"
             )));
         }
     }
     let both_set = fields.minCTAs != UNDEFINED && fields.maxCTAs != UNDEFINED;
     if both_set && fields.minCTAs > fields.maxCTAs {
         return Err(Error::argument(format!(
-            "minCTAs of the ncclConfig_t is {} and maxCTAs {}; the smaller must not be larger",
+            "minCTAs of the configuration is {} and maxCTAs {}; the smaller must not be larger",
             fields.minCTAs, fields.maxCTAs
         )));
     }
@@ -213,7 +227,7 @@ fn validate(fields: &ncclConfig_t) -> Result<()> {
     let ends = [ncclNvlsHostModeDefault, ncclNvlsHostModeDisable];
     if !ends.contains(&fields.nvlsHostMode) && !(0..=both_parts).contains(&fields.nvlsHostMode) {
         return Err(Error::argument(format!(
-            "nvlsHostMode of the ncclConfig_t is {}; pass a mask of ncclNvlsHostMode_t",
+            "nvlsHostMode of the configuration is {}; pass a mask of ncclNvlsHostMode_t",
             fields.nvlsHostMode
         )));
     }

@@ -60,7 +60,7 @@ fn parse(config: &ncclConfig_t) -> Result<ncclConfig_t> {
     // SAFETY: `bytes` are within the struct, whose padding the tests do not leave uninitialized: it has none.
     let copy = unsafe { std::slice::from_raw_parts(source, bytes) }.to_vec();
     // SAFETY: the copy is as long as its head says, but for sizes beyond ours, of which only ours is read.
-    unsafe { fields(copy.as_ptr().cast()) }
+    unsafe { fields(Face::Nccl, copy.as_ptr().cast()) }
 }
 
 fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
@@ -161,7 +161,9 @@ fn bad_values_are_refused_by_name() {
 #[test]
 fn undefined_is_the_default_and_null_is_the_parents() {
     // SAFETY: NULL is allowed, and so is a whole struct.
-    let (none, parsed) = unsafe { (for_child(std::ptr::null()), for_child(&raw const NOTHING_SET_STATIC.0)) };
+    let (none, parsed) = unsafe {
+        (for_child(Face::Nccl, std::ptr::null()), for_child(Face::Nccl, &raw const NOTHING_SET_STATIC.0))
+    };
     assert!(none.unwrap().is_none());
     let parsed = parsed.unwrap().unwrap();
     assert!(parsed.blocking && parsed.name.is_none());

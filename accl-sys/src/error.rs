@@ -1,8 +1,9 @@
 //! Codes for kinds, and the text of the last failure.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char};
 
+use accl_core::types::Face;
 use accl_core::{Error, ErrorKind};
 use parking_lot::Mutex;
 
@@ -19,10 +20,13 @@ static LAST: Mutex<Text> = Mutex::new(Text([0; TEXT_BYTES]));
 thread_local! {
     /// What this thread was last given: another thread's failure must not change it under the reader.
     static GIVEN: UnsafeCell<[u8; TEXT_BYTES]> = const { UnsafeCell::new([0; TEXT_BYTES]) };
+    /// The same for the text of this thread's own last failure.
+    static GIVEN_OWN: UnsafeCell<[u8; TEXT_BYTES]> = const { UnsafeCell::new([0; TEXT_BYTES]) };
+    static OWN: Cell<[u8; TEXT_BYTES]> = const { Cell::new([0; TEXT_BYTES]) };
 }
 
-/// The code of a kind.
-pub fn code(kind: ErrorKind) -> ncclResult_t {
+/// The code of a kind, as a face has it.
+pub fn code(face: Face, kind: ErrorKind) -> ncclResult_t {
     match kind {
         ErrorKind::Device => ncclUnhandledCudaError,
         ErrorKind::System => ncclSystemError,
@@ -31,6 +35,8 @@ pub fn code(kind: ErrorKind) -> ncclResult_t {
         ErrorKind::InvalidUsage => ncclInvalidUsage,
         ErrorKind::Remote => ncclRemoteError,
         ErrorKind::InProgress => ncclInProgress,
+        // PCCL has no such code; peers that do not come in time are as good as gone.
+        ErrorKind::Timeout if face == Face::Pccl => ncclRemoteError,
         ErrorKind::Timeout => ncclTimeout,
     }
 }
@@ -47,11 +53,13 @@ pub(crate) fn report(function: &str, error: &Error) -> ncclResult_t {
 
 /// The same for a failure that is asked for, maybe by a program that asks all the time: nothing is said of it.
 #[cold]
-pub(crate) fn note(function: &str, error: &Error) -> ncclResult_t {
+pub fn note(function: &str, error: &Error) -> ncclResult_t {
+    let face = Face::of_function(function);
+    let code = code(face, error.kind());
     if error.kind() != ErrorKind::InProgress {
-        remember(&[function, ": ", error.text(), " (", name_of(code(error.kind())), ")"]);
+        remember(&[function, ": ", error.text(), " (", face.prefix(), name_of(face, code), ")"]);
     }
-    code(error.kind())
+    code
 }
 
 /// Cuts at a whole character and at a NUL, which would end the text for C anyway.
@@ -67,6 +75,8 @@ fn remember(parts: &[&str]) {
         character.encode_utf8(&mut text.0[used..end]);
         used = end;
     }
+    // A thread that ends has no variables left.
+    let _ = OWN.try_with(|own| own.set(text.0));
 }
 
 /// The last text as a Rust string, for tests.
@@ -75,18 +85,19 @@ pub(crate) fn last_text() -> String {
     String::from_utf8_lossy(CStr::from_bytes_until_nul(&LAST.lock().0).unwrap().to_bytes()).into_owned()
 }
 
-/// The name of a failure's code, by which docs/errors.md has a section on it.
-fn name_of(result: ncclResult_t) -> &'static str {
+/// The name of a failure's code behind the face's prefix, by which docs/errors.md has a section on it.
+fn name_of(face: Face, result: ncclResult_t) -> &'static str {
     match result {
-        ncclUnhandledCudaError => "ncclUnhandledCudaError",
-        ncclSystemError => "ncclSystemError",
-        ncclInternalError => "ncclInternalError",
-        ncclInvalidArgument => "ncclInvalidArgument",
-        ncclInvalidUsage => "ncclInvalidUsage",
-        ncclRemoteError => "ncclRemoteError",
-        ncclInProgress => "ncclInProgress",
-        ncclTimeout => "ncclTimeout",
-        _ => "unknown code",
+        ncclUnhandledCudaError if face == Face::Pccl => "UnhandledHggcError",
+        ncclUnhandledCudaError => "UnhandledCudaError",
+        ncclSystemError => "SystemError",
+        ncclInternalError => "InternalError",
+        ncclInvalidArgument => "InvalidArgument",
+        ncclInvalidUsage => "InvalidUsage",
+        ncclRemoteError => "RemoteError",
+        ncclInProgress => "InProgress",
+        ncclTimeout => "Timeout",
+        _ => " has no such code",
     }
 }
 
@@ -124,6 +135,15 @@ face! {
             given.get().cast::<c_char>().cast_const()
         }))
     }
+
+    /// The sentence of this thread's own last failure; valid until it asks again.
+    fn last_error_of_thread[acclLastErrorOfThread]() -> *const c_char, or c"".as_ptr(); {
+        Ok(GIVEN_OWN.with(|given| {
+            // SAFETY: as above.
+            unsafe { *given.get() = OWN.get() };
+            given.get().cast::<c_char>().cast_const()
+        }))
+    }
 }
 
 #[cfg(test)]
@@ -138,6 +158,14 @@ mod tests {
         if text.contains('é') {
             assert!(text.len() <= 1023 && text.len() > 1000 && text.ends_with('é'));
         }
+    }
+
+    #[test]
+    fn pccl_has_no_code_for_time_limits() {
+        assert_eq!(report("ncclTest", &Error::new(ErrorKind::Timeout, "late")), ncclTimeout);
+        assert_eq!(report("pcclTest", &Error::new(ErrorKind::Timeout, "late")), ncclRemoteError);
+        assert_eq!(name_of(Face::Pccl, ncclRemoteError), "RemoteError");
+        assert_eq!(name_of(Face::Pccl, ncclUnhandledCudaError), "UnhandledHggcError");
     }
 
     #[test]

@@ -20,44 +20,60 @@ use crate::error;
 ///     fn world[ncclTeamWorld, pncclTeamWorld](comm: ncclComm_t) -> ncclTeam_t, or NO_TEAM; { … a Result … }
 /// }
 /// ```
+#[macro_export]
 macro_rules! face {
     () => {};
     ($(#[$doc:meta])* fn $body:ident $names:tt $args:tt $code:block $($rest:tt)*) => {
-        face_body!($body $args (()) $code);
-        face_names!([$(#[$doc])*] $names $body $args []);
-        face! { $($rest)* }
+        $crate::face_body!([$(#[$doc])*] $body $args (()) $code);
+        $crate::face_names!([$(#[$doc])*] $names $body $args []);
+        $crate::face! { $($rest)* }
     };
     ($(#[$doc:meta])* fn $body:ident $names:tt $args:tt -> $answer:ty, or $fallback:expr; $code:block $($rest:tt)*) => {
-        face_body!($body $args ($answer) $code);
-        face_names!([$(#[$doc])*] $names $body $args [$answer, $fallback]);
-        face! { $($rest)* }
+        $crate::face_body!([$(#[$doc])*] $body $args ($answer) $code);
+        $crate::face_names!([$(#[$doc])*] $names $body $args [$answer, $fallback]);
+        $crate::face! { $($rest)* }
     };
 }
 
-/// The body of `face!`: what all names of a function share.
+/// The body of `face!`: what all names of a function share, also those of another face.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! face_body {
-    ($body:ident ($($arg:ident: $kind:ty),* $(,)?) ($answer:ty) $code:block) => {
-        unsafe fn $body($($arg: $kind),*) -> accl_core::Result<$answer> $code
-    };
-}
-
-/// Each of the exported names of `face!`.
-macro_rules! face_names {
-    ($doc:tt [$name:ident $(, $more:ident)*] $body:ident $args:tt $answer:tt) => {
-        face_export!($doc $name $body $args $answer);
-        face_names!($doc [$($more),*] $body $args $answer);
-    };
-    ($doc:tt [] $body:ident $args:tt $answer:tt) => {};
-}
-
-/// One exported name of `face!`.
-macro_rules! face_export {
-    ([$($doc:tt)*] $name:ident $body:ident ($($arg:ident: $kind:ty),* $(,)?) []) => {
+    ([$($doc:tt)*] $body:ident ($($arg:ident: $kind:ty),* $(,)?) ($answer:ty) $code:block) => {
         $($doc)*
         ///
         /// # Safety
         /// Pointers that are not NULL must point to what the header says.
-        #[unsafe(no_mangle)]
+        pub unsafe fn $body($($arg: $kind),*) -> accl_core::Result<$answer> $code
+    };
+}
+
+/// The exported names of `face!`: of two the first is weak, and gives way to a tool's function of that name; the second, by which
+/// the tool goes on, is not.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! face_names {
+    ($doc:tt [$weak:ident, $strong:ident] $body:ident $args:tt $answer:tt) => {
+        $crate::face_function!($doc [#[cfg_attr(not(weak_names), unsafe(no_mangle))]] $weak $body $args $answer);
+        #[cfg(weak_names)]
+        $crate::weak_name!($weak);
+        $crate::face_function!($doc [#[unsafe(no_mangle)]] $strong $body $args $answer);
+    };
+    ($doc:tt [$strong:ident] $body:ident $args:tt $answer:tt) => {
+        $crate::face_function!($doc [#[unsafe(no_mangle)]] $strong $body $args $answer);
+    };
+}
+
+/// One function of `face!`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! face_function {
+    ([$($doc:tt)*] [$($export:tt)*] $name:ident $body:ident ($($arg:ident: $kind:ty),* $(,)?) []) => {
+        $($doc)*
+        ///
+        /// # Safety
+        /// Pointers that are not NULL must point to what the header says.
+        $($export)*
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> $crate::abi::ncclResult_t {
             $crate::guard::call(stringify!($name), || {
                 // SAFETY: the caller of the exported function made the same promise.
@@ -65,12 +81,12 @@ macro_rules! face_export {
             })
         }
     };
-    ([$($doc:tt)*] $name:ident $body:ident ($($arg:ident: $kind:ty),* $(,)?) [$answer:ty, $fallback:expr]) => {
+    ([$($doc:tt)*] [$($export:tt)*] $name:ident $body:ident ($($arg:ident: $kind:ty),* $(,)?) [$answer:ty, $fallback:expr]) => {
         $($doc)*
         ///
         /// # Safety
         /// Pointers that are not NULL must point to what the header says.
-        #[unsafe(no_mangle)]
+        $($export)*
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> $answer {
             $crate::guard::value(stringify!($name), $fallback, || {
                 // SAFETY: the caller of the exported function made the same promise.
@@ -80,9 +96,27 @@ macro_rules! face_export {
     };
 }
 
+/// A weak symbol at which the function of the same name begins. Rust has no other way to say weak.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! weak_name {
+    ($name:ident) => {
+        std::arch::global_asm!(
+            concat!(".pushsection .text.", stringify!($name), ",\"ax\",@progbits"),
+            concat!(".weak ", stringify!($name)),
+            concat!(".type ", stringify!($name), ", @function"),
+            concat!(stringify!($name), ":"),
+            "jmp {function}",
+            concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+            ".popsection",
+            function = sym $name,
+        );
+    };
+}
+
 /// Runs the body of the exported function `name` and turns its result into a code.
 #[inline]
-pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<()>) -> ncclResult_t {
+pub fn call(name: &str, body: impl FnOnce() -> Result<()>) -> ncclResult_t {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ncclSuccess,
         Ok(Err(error)) => error::report(name, &error),
@@ -92,7 +126,7 @@ pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<()>) -> ncclResult_
 
 /// The same for functions that return something else than a code: `fallback` after a failure.
 #[inline]
-pub(crate) fn value<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
+pub fn value<T>(name: &str, fallback: T, body: impl FnOnce() -> Result<T>) -> T {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
         Ok(Err(error)) => error,
@@ -136,19 +170,32 @@ mod tests {
     /// Exported names come from the macro above and nowhere else, so each of them is guarded.
     #[test]
     fn every_export_is_guarded() {
-        let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let package = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let sources = ["src", "lib/pccl/src"].map(|place| std::fs::read_dir(package.join(place)).unwrap());
         let mut files = 0;
-        for entry in std::fs::read_dir(sources).unwrap() {
+        for entry in sources.into_iter().flatten() {
             let path = entry.unwrap().path();
+            // What plugins call is no export.
+            if path.ends_with("plugins") {
+                continue;
+            }
             let text = std::fs::read_to_string(&path).unwrap();
             let marker = ["no", "mangle"].join("_");
             let exports = text.matches(&marker).count() + text.matches(&["export", "name"].join("_")).count();
-            let expected = if path.ends_with("guard.rs") { 2 } else { 0 };
-            assert_eq!(exports, expected, "{}: exported functions are made by face! only", path.display());
+            // Strong ones, and weak ones that cannot be.
+            let expected = if path.ends_with("guard.rs") { 3 } else { 0 };
+            // The variables of PCCL's face.
+            let variables = if path.ends_with("variables.rs") { 3 } else { 0 };
+            assert_eq!(
+                exports,
+                expected + variables,
+                "{}: exported functions are made by face! only",
+                path.display()
+            );
             let foreign = ["extern", "\"C\"", "fn"].join(" ");
             assert_eq!(
                 text.matches(&foreign).count(),
-                expected,
+                if path.ends_with("guard.rs") { 2 } else { 0 },
                 "{}: no C function but by face!",
                 path.display()
             );

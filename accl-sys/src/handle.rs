@@ -3,8 +3,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
+use std::time::Duration;
 
-use accl_core::comm::{Communicator, Stream, group};
+use accl_core::comm::{Communicator, PostedMessage, Stream, group};
 use accl_core::driver;
 use accl_core::engine::HostStream;
 use accl_core::memory::UserPointer;
@@ -16,6 +17,7 @@ use crate::slab::{Entered, Slab};
 
 static COMMUNICATORS: OnceLock<Slab<Communicator>> = OnceLock::new();
 static STREAMS: OnceLock<Slab<HostStream>> = OnceLock::new();
+static REQUESTS: OnceLock<Slab<PostedMessage>> = OnceLock::new();
 
 /// The table behind `ncclComm_t`.
 pub(crate) fn communicators() -> Result<&'static Slab<Communicator>> {
@@ -25,6 +27,11 @@ pub(crate) fn communicators() -> Result<&'static Slab<Communicator>> {
 /// The table behind `acclStream_t`.
 pub(crate) fn streams() -> Result<&'static Slab<HostStream>> {
     table(&STREAMS, "host stream")
+}
+
+/// The table behind `acclRequest_t`.
+pub(crate) fn requests() -> Result<&'static Slab<PostedMessage>> {
+    table(&REQUESTS, "request")
 }
 
 #[inline]
@@ -134,6 +141,14 @@ pub(crate) fn data_type(value: ncclDataType_t) -> Result<DataType> {
         let value = value.cast_signed();
         Error::argument(format!("datatype {value} is unknown; pass one of ncclDataType_t, 0 to 11"))
     })
+}
+
+/// A time limit; 0 is none.
+pub(crate) fn limit(limit_ms: i64) -> Result<Option<Duration>> {
+    let limit = u64::try_from(limit_ms).map_err(|_| {
+        Error::argument(format!("the limit of {limit_ms} ms is negative; pass 0 for none, or a positive one"))
+    })?;
+    Ok((limit > 0).then(|| Duration::from_millis(limit)))
 }
 
 /// A buffer of the caller, who promised by calling that it holds what the header says until the call is complete.

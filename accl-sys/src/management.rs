@@ -5,24 +5,20 @@ use std::ffi::c_int;
 use accl_core::bootstrap::UniqueId;
 use accl_core::comm::{ChildDone, CommConfig, Communicator};
 use accl_core::telemetry::log;
+use accl_core::types::Face;
 use accl_core::{Error, ErrorKind, Result};
 
 use crate::abi::*;
 use crate::handle::Out;
+use crate::plugins::profiler;
 use crate::slab::{Slot, State};
 use crate::{config, error, handle};
-
-/// Tools find the version of a library file by these bytes.
-static BANNER: &str = "NCCL version 2.30.7+cuda0.0";
 
 face! {
     /// The level of NCCL whose surface is complete here.
     fn version[ncclGetVersion, pncclGetVersion](version: *mut c_int) {
-        // The banner stands in the file only as long as something uses it.
-        std::hint::black_box(BANNER.as_ptr());
         // SAFETY: the header asks for a valid pointer.
-        unsafe { Out::new(version, "version") }?.set(accl_core::VERSION_CODE);
-        Ok(())
+        unsafe { tell_version(Face::Nccl, version) }
     }
 
     /// Makes the name of a new communicator.
@@ -38,7 +34,7 @@ face! {
         comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
     ) {
         // SAFETY: the header asks for a valid pointer; no configuration is given.
-        unsafe { init(comm, nranks, &[id(&commId)], rank, std::ptr::null(), false) }
+        unsafe { init(Face::Nccl, comm, nranks, &[id(&commId)], rank, std::ptr::null(), Ok) }
     }
 
     /// Joins a communicator, with a configuration.
@@ -47,16 +43,21 @@ face! {
         config: *mut ncclConfig_t,
     ) {
         // SAFETY: the header asks for valid pointers.
-        unsafe { init(comm, nranks, &[id(&commId)], rank, config, false) }
+        unsafe { init(Face::Nccl, comm, nranks, &[id(&commId)], rank, config, Ok) }
     }
 
     /// Joins a communicator of host memory.
     fn init_rank_host[acclCommInitRankHost](
         comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
-        config: *mut ncclConfig_t,
+        config: *mut ncclConfig_t, limit_ms: i64,
     ) {
+        let init_limit = handle::limit(limit_ms);
         // SAFETY: the header asks for valid pointers.
-        unsafe { init(comm, nranks, &[id(&commId)], rank, config, true) }
+        unsafe {
+            init(Face::Nccl, comm, nranks, &[id(&commId)], rank, config, |config| {
+                Ok(CommConfig { in_host_memory: true, init_limit: init_limit?, ..config })
+            })
+        }
     }
 
     /// Joins a communicator that has several names.
@@ -64,30 +65,16 @@ face! {
         newcomm: *mut ncclComm_t, nranks: c_int, myrank: c_int, nId: c_int,
         commIds: *mut ncclUniqueId, config: *mut ncclConfig_t,
     ) {
-        handle::grouped(|| {
-            // SAFETY: the header asks for a valid pointer.
-            unsafe { Out::new(newcomm, "newcomm") }?.set(std::ptr::null_mut());
-            handle::required(commIds, "commIds")?;
-            if nId < 1 || nId > nranks {
-                return Err(Error::argument(format!("nId is {nId} with {nranks} ranks; pass 1 to the number of ranks")));
-            }
-            Ok(())
-        })?;
-        // SAFETY: the header asks for nId ids. Their alignment is 1.
-        let ids = unsafe { std::slice::from_raw_parts(commIds, nId.cast_unsigned() as usize) };
-        let ids: Vec<_> = ids.iter().map(id).collect();
-        // SAFETY: the header asks for valid pointers.
-        unsafe { init(newcomm, nranks, &ids, myrank, config, false) }
+        // SAFETY: the header asks for valid pointers, and for nId ids.
+        unsafe { init_scalable(Face::Nccl, newcomm, nranks, myrank, nId, commIds, config) }
     }
 
     /// Makes all ranks of a communicator in this process.
     fn init_all[ncclCommInitAll, pncclCommInitAll](
         comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int,
     ) {
-        handle::grouped(|| {
-            // SAFETY: the header asks for ndev handles and, if any, ndev numbers.
-            unsafe { join_all(comms, ndev, devlist) }
-        })
+        // SAFETY: the header asks for ndev handles and, if any, ndev numbers.
+        unsafe { init_all_of(Face::Nccl, comms, ndev, devlist) }
     }
 
     /// Groups of ranks become communicators of their own.
@@ -95,19 +82,8 @@ face! {
         comm: ncclComm_t, color: c_int, key: c_int, newcomm: *mut ncclComm_t,
         config: *mut ncclConfig_t,
     ) {
-        let parent = handle::communicator(comm)?;
-        handle::recorded(&parent, || {
-            // SAFETY: the header asks for a pointer that is valid until the parent is through.
-            let out = unsafe { Out::new(newcomm, "newcomm") }?;
-            out.set(std::ptr::null_mut());
-            parent.check_process()?;
-            parent.check_ready()?;
-            // SAFETY: the header asks for a valid pointer or NULL.
-            let config = unsafe { config::for_child(config) }?;
-            // -1 alone means "no communicator"; other negative colors are colors, as in NCCL.
-            let color = (color != NCCL_SPLIT_NOCOLOR).then_some(color.cast_unsigned());
-            parent.split(color, key, config, publish(out)?)
-        })
+        // SAFETY: the header asks for valid pointers, newcomm until the parent is through.
+        unsafe { split_from(Face::Nccl, comm, color, key, newcomm, config) }
     }
 
     /// Completes what was started.
@@ -128,6 +104,7 @@ face! {
         if result.as_ref().is_err_and(|error| error.kind() != ErrorKind::InProgress) {
             drop(entered.abort());
         }
+        profiler::forget(&entered);
         drop(entered.close(State::Destroyed));
         result
     }
@@ -140,6 +117,7 @@ face! {
         let entered = handle::communicator(comm)?;
         entered.check_process()?;
         let result = entered.abort();
+        profiler::forget(&entered);
         drop(entered.close(State::Aborted));
         result
     }
@@ -148,13 +126,8 @@ face! {
     fn async_error[ncclCommGetAsyncError, pncclCommGetAsyncError](
         comm: ncclComm_t, asyncError: *mut ncclResult_t,
     ) {
-        let comm = handle::communicator(comm)?;
         // SAFETY: the header asks for a valid pointer.
-        let out = unsafe { Out::new(asyncError, "asyncError") }?;
-        // The text goes where a program that sees a failure looks for it.
-        let state = comm.async_state();
-        out.set(state.map_or_else(|error| error::note("ncclCommGetAsyncError", &error), |()| ncclSuccess));
-        Ok(())
+        unsafe { tell_async_error("ncclCommGetAsyncError", comm, asyncError) }
     }
 
     /// Bytes of memory in use; in host memory nothing can be given back for a while, so that all of it stays.
@@ -202,12 +175,106 @@ face! {
     }
 }
 
+/// # Safety
+/// `version` is NULL or writable.
+pub unsafe fn tell_version(face: Face, version: *mut c_int) -> Result<()> {
+    // The text stands in the file only as long as something uses it.
+    std::hint::black_box(face.version_text().as_ptr());
+    // SAFETY: promised.
+    unsafe { Out::new(version, "version") }?.set(face.version_code());
+    Ok(())
+}
+
+/// `function` is what the program has called.
+///
+/// # Safety
+/// `out` is NULL or writable.
+pub unsafe fn tell_async_error(function: &str, comm: ncclComm_t, out: *mut ncclResult_t) -> Result<()> {
+    let comm = handle::communicator(comm)?;
+    // SAFETY: promised.
+    let out = unsafe { Out::new(out, "asyncError") }?;
+    // The text goes where a program that sees a failure looks for it.
+    let state = comm.async_state();
+    out.set(state.map_or_else(|error| error::note(function, &error), |()| ncclSuccess));
+    Ok(())
+}
+
+/// # Safety
+/// As for [`init`]; `ids` is NULL or holds `count` ids.
+pub unsafe fn init_scalable(
+    face: Face,
+    newcomm: *mut ncclComm_t,
+    ranks: c_int,
+    rank: c_int,
+    count: c_int,
+    ids: *const ncclUniqueId,
+    config: *const ncclConfig_t,
+) -> Result<()> {
+    handle::grouped(|| {
+        // SAFETY: promised.
+        unsafe { Out::new(newcomm, "newcomm") }?.set(std::ptr::null_mut());
+        handle::required(ids, "commIds")?;
+        if count < 1 || count > ranks {
+            return Err(Error::argument(format!(
+                "nId is {count} with {ranks} ranks; pass 1 to the number of ranks"
+            )));
+        }
+        Ok(())
+    })?;
+    // SAFETY: promised, and not NULL. Their alignment is 1.
+    let ids = unsafe { std::slice::from_raw_parts(ids, count.cast_unsigned() as usize) };
+    let ids: Vec<_> = ids.iter().map(id).collect();
+    // SAFETY: promised.
+    unsafe { init(face, newcomm, ranks, &ids, rank, config, Ok) }
+}
+
+/// # Safety
+/// `newcomm` is NULL or writable until the parent is through; `config` as for [`config::for_init`].
+pub unsafe fn split_from(
+    face: Face,
+    comm: ncclComm_t,
+    color: c_int,
+    key: c_int,
+    newcomm: *mut ncclComm_t,
+    config: *const ncclConfig_t,
+) -> Result<()> {
+    let make = |parent: &Communicator, out| {
+        // SAFETY: promised.
+        let config = unsafe { config::for_child(face, config) }?;
+        // -1 alone means "no communicator"; other negative colors are colors, as in NCCL.
+        let color = (color != NCCL_SPLIT_NOCOLOR).then_some(color.cast_unsigned());
+        parent.split(color, key, config, publish(out)?)
+    };
+    // SAFETY: promised.
+    unsafe { derive(comm, newcomm, make) }
+}
+
+/// A call that makes a communicator out of `comm`, and puts it at `newcomm`, which is NULL until then.
+///
+/// # Safety
+/// `newcomm` is NULL or writable until the parent is through.
+pub(crate) unsafe fn derive(
+    comm: ncclComm_t,
+    newcomm: *mut ncclComm_t,
+    make: impl FnOnce(&Communicator, Out<ncclComm_t>) -> Result<()>,
+) -> Result<()> {
+    let parent = handle::communicator(comm)?;
+    handle::recorded(&parent, || {
+        // SAFETY: promised.
+        let out = unsafe { Out::new(newcomm, "newcomm") }?;
+        out.set(std::ptr::null_mut());
+        parent.check_process()?;
+        parent.check_ready()?;
+        make(&parent, out)
+    })
+}
+
 /// Ranks came in as C integers, so they fit one.
 pub(crate) fn number(rank: usize) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }
 
-pub(crate) fn id(id: &ncclUniqueId) -> UniqueId {
+pub fn id(id: &ncclUniqueId) -> UniqueId {
     UniqueId(id.internal.map(i8::cast_unsigned))
 }
 
@@ -229,13 +296,14 @@ unsafe fn tell(
 
 /// # Safety
 /// `out` is NULL or writable until the communicator has been made; `config` as for [`config::for_init`].
-unsafe fn init(
+pub unsafe fn init(
+    face: Face,
     out: *mut ncclComm_t,
     ranks: c_int,
     ids: &[UniqueId],
     rank: c_int,
     config: *const ncclConfig_t,
-    in_host_memory: bool,
+    adapt: impl FnOnce(CommConfig) -> Result<CommConfig>,
 ) -> Result<()> {
     handle::grouped(|| {
         // SAFETY: promised.
@@ -243,8 +311,8 @@ unsafe fn init(
         out.set(std::ptr::null_mut());
         let (ranks, rank) = place(ranks, rank)?;
         // SAFETY: promised.
-        let config = unsafe { config::for_init(config) }?;
-        join(out, ids, ranks, rank, CommConfig { in_host_memory, ..config })
+        let config = unsafe { config::for_init(face, config) }?;
+        join(out, ids, ranks, rank, adapt(config)?)
     })
 }
 
@@ -301,7 +369,21 @@ fn discard(comm: ncclComm_t) {
 
 /// # Safety
 /// `comms` is NULL or `ndev` writable handles, `devlist` NULL or `ndev` readable numbers.
-unsafe fn join_all(comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -> Result<()> {
+pub unsafe fn init_all_of(
+    face: Face,
+    comms: *mut ncclComm_t,
+    ndev: c_int,
+    devlist: *const c_int,
+) -> Result<()> {
+    handle::grouped(|| {
+        // SAFETY: promised.
+        unsafe { join_all(face, comms, ndev, devlist) }
+    })
+}
+
+/// # Safety
+/// As for [`init_all_of`].
+unsafe fn join_all(face: Face, comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -> Result<()> {
     handle::required(comms, "comms")?;
     let Ok(ranks) = usize::try_from(ndev) else {
         return Err(Error::argument(format!("ndev is {ndev}; pass the number of ranks")));
@@ -326,7 +408,8 @@ unsafe fn join_all(comms: *mut ncclComm_t, ndev: c_int, devlist: *const c_int) -
     }
     let slab = handle::communicators()?;
     let slots: Vec<Slot<'_, _>> = (0..ranks).map(|_| slab.reserve()).collect::<Result<_>>()?;
-    let joined = Communicator::init_all(ranks, listed.as_deref())?;
+    let joined =
+        Communicator::init_all(ranks, listed.as_deref(), &CommConfig { face, ..CommConfig::default() })?;
     for (rank, (slot, comm)) in slots.into_iter().zip(joined).enumerate() {
         // SAFETY: promised.
         unsafe { comms.add(rank).write_unaligned(slot.publish(comm).cast()) };

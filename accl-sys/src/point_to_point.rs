@@ -9,6 +9,7 @@ use accl_core::types::DataType;
 
 use crate::abi::*;
 use crate::handle;
+use crate::plugins::profiler;
 
 face! {
     /// Sends `count` elements to `peer`.
@@ -59,8 +60,27 @@ impl Call {
             if log::follows_calls() {
                 self.say(&comm);
             }
+            if profiler::is_on() {
+                let told = self.told(data_type);
+                return profiler::around(&comm, &told, || start(&comm, peer, data_type, stream.get()));
+            }
             start(&comm, peer, data_type, stream.get())
         })
+    }
+
+    /// The same for a profiler.
+    #[cold]
+    fn told(&self, data_type: DataType) -> profiler::Call {
+        profiler::Call {
+            name: self.name,
+            kind: None,
+            send: self.buffer,
+            recv: self.buffer.cast_mut(),
+            count: self.count,
+            data_type,
+            root: self.peer,
+            stream: self.stream.cast(),
+        }
     }
 
     #[cold]

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use accl_core::comm::Communicator;
+use accl_core::types::Face;
 use accl_core::{Error, Result};
 
 use crate::abi::*;
@@ -15,28 +16,8 @@ face! {
         comm: ncclComm_t, excludeRanksList: *mut c_int, excludeRanksCount: c_int,
         newcomm: *mut ncclComm_t, config: *mut ncclConfig_t, shrinkFlags: c_int,
     ) {
-        let parent = handle::communicator(comm)?;
-        handle::recorded(&parent, || {
-            // SAFETY: the header asks for a pointer that is valid until the parent is through.
-            let out = unsafe { Out::new(newcomm, "newcomm") }?;
-            out.set(std::ptr::null_mut());
-            parent.check_process()?;
-            parent.check_ready()?;
-            // SAFETY: the header asks for that many ranks.
-            let excluded = unsafe { excluded(&parent, excludeRanksList, excludeRanksCount) }?;
-            let abort = match shrinkFlags.cast_unsigned() {
-                NCCL_SHRINK_DEFAULT => false,
-                NCCL_SHRINK_ABORT => true,
-                _ => {
-                    return Err(Error::argument(format!(
-                        "shrinkFlags is {shrinkFlags}; pass NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT"
-                    )));
-                }
-            };
-            // SAFETY: the header asks for a valid pointer or NULL.
-            let config = unsafe { config::for_child(config) }?;
-            parent.shrink(&excluded, abort, config, management::publish(out)?)
-        })
+        // SAFETY: the header asks for valid pointers, newcomm until the parent is through.
+        unsafe { shrink_from(Face::Nccl, comm, (excludeRanksList, excludeRanksCount), newcomm, config, shrinkFlags) }
     }
 
     /// The id by which new ranks join a communicator that grows.
@@ -67,17 +48,11 @@ face! {
                 })?;
                 let (ranks, rank) = management::place(nRanks, rank)?;
                 // SAFETY: the header asks for a valid pointer or NULL.
-                let config = unsafe { config::for_init(config) }?;
+                let config = unsafe { config::for_init(Face::Nccl, config) }?;
                 management::join(out, &[id], ranks, rank, config)
             });
         }
-        let parent = handle::communicator(comm)?;
-        handle::recorded(&parent, || {
-            // SAFETY: the header asks for a pointer that is valid until the parent is through.
-            let out = unsafe { Out::new(newcomm, "newcomm") }?;
-            out.set(std::ptr::null_mut());
-            parent.check_process()?;
-            parent.check_ready()?;
+        let make = |parent: &Communicator, out| {
             let ranks = usize::try_from(nRanks).ok().filter(|ranks| *ranks > parent.ranks());
             let ranks = ranks.ok_or_else(|| {
                 Error::argument(format!("nRanks is {nRanks} and there are {} already; pass more", parent.ranks()))
@@ -86,9 +61,11 @@ face! {
                 return Err(Error::argument(format!("rank is {rank}; ranks of the parent keep theirs and pass -1")));
             }
             // SAFETY: the header asks for a valid pointer or NULL.
-            let config = unsafe { config::for_child(config) }?;
+            let config = unsafe { config::for_child(Face::Nccl, config) }?;
             parent.grow(ranks, id, config, management::publish(out)?)
-        })
+        };
+        // SAFETY: the header asks for a pointer that is valid until the parent is through.
+        unsafe { management::derive(comm, newcomm, make) }
     }
 
     /// Ends what is under way, and refuses more.
@@ -104,11 +81,44 @@ face! {
     }
 }
 
+/// `excluded` is a list of ranks and how many there are.
+///
+/// # Safety
+/// `excluded` is NULL or holds so many ranks, `newcomm` is NULL or writable until the parent is through; `config` as for
+/// [`config::for_init`].
+pub unsafe fn shrink_from(
+    face: Face,
+    comm: ncclComm_t,
+    excluded: (*mut c_int, c_int),
+    newcomm: *mut ncclComm_t,
+    config: *const ncclConfig_t,
+    flags: c_int,
+) -> Result<()> {
+    let make = |parent: &Communicator, out| {
+        // SAFETY: promised.
+        let excluded = unsafe { excluded_ranks(parent, excluded.0, excluded.1) }?;
+        let abort = match flags.cast_unsigned() {
+            NCCL_SHRINK_DEFAULT => false,
+            NCCL_SHRINK_ABORT => true,
+            _ => {
+                return Err(Error::argument(format!(
+                    "shrinkFlags is {flags}; pass NCCL_SHRINK_DEFAULT or NCCL_SHRINK_ABORT"
+                )));
+            }
+        };
+        // SAFETY: promised.
+        let config = unsafe { config::for_child(face, config) }?;
+        parent.shrink(&excluded, abort, config, management::publish(out)?)
+    };
+    // SAFETY: promised.
+    unsafe { management::derive(comm, newcomm, make) }
+}
+
 /// The excluded ranks, sorted, also where they came from.
 ///
 /// # Safety
 /// `list` is NULL or holds `count` ranks, for as long as this runs.
-unsafe fn excluded(parent: &Communicator, list: *mut c_int, count: c_int) -> Result<Vec<usize>> {
+unsafe fn excluded_ranks(parent: &Communicator, list: *mut c_int, count: c_int) -> Result<Vec<usize>> {
     handle::required(list, "excludeRanksList")?;
     let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
         return Err(Error::argument(format!("excludeRanksCount is {count}; exclude at least one rank")));

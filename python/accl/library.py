@@ -19,6 +19,8 @@ _STRUCT_VERSION = 23203
 _UNDEFINED = -(2**31)
 _VENDOR, _OPTION_TIMEOUT_MS = 0x4143, 1
 _SCALAR_HOST_IMMEDIATE = 1
+_NO_TYPE = -1
+ANY_RANK = -1
 
 
 class UniqueId(ctypes.Structure):
@@ -87,7 +89,7 @@ class Library:
             raise ImportError(
                 f"cannot load {path}: {error}; name ACCL-P's libnccl.so.2 in ACCL_LIBRARY"
             ) from None
-        if not hasattr(library, "acclCommInitRankHost"):
+        if not hasattr(library, "acclIrecv"):
             raise ImportError(f"{path} is not ACCL-P's libnccl.so.2, or an old one; name the right one in ACCL_LIBRARY")
         self.path = path
         pointer, size, number, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
@@ -98,14 +100,16 @@ class Library:
             return function
 
         out = ctypes.POINTER(pointer)
-        self.error_text = declare("ncclGetLastError", pointer, result=text)
+        self.error_text = declare("acclLastErrorOfThread", result=text)
         self._unique_id = declare("ncclGetUniqueId", ctypes.POINTER(UniqueId))
-        self._init = declare("acclCommInitRankHost", out, number, UniqueId, number, pointer)
+        self._init = declare("acclCommInitRankHost", out, number, UniqueId, number, pointer, ctypes.c_int64)
         self.destroy = declare("ncclCommDestroy", pointer)
         self.abort = declare("ncclCommAbort", pointer)
+        self._shrink = declare("ncclCommShrink", pointer, ctypes.POINTER(number), number, out, pointer, number)
         self._stream_create = declare("acclStreamCreate", out)
         self.stream_synchronize = declare("acclStreamSynchronize", pointer)
         self.stream_query = declare("acclStreamQuery", pointer)
+        self.stream_destroy = declare("acclStreamDestroy", pointer)
         self.group_start = declare("ncclGroupStart")
         self.group_end = declare("ncclGroupEnd")
         reduction = (pointer, pointer, size, number, number)
@@ -118,6 +122,13 @@ class Library:
         self.all_to_all = declare("ncclAlltoAll", pointer, pointer, size, number, pointer, pointer)
         self.send = declare("ncclSend", pointer, size, number, number, pointer, pointer)
         self.recv = declare("ncclRecv", pointer, size, number, number, pointer, pointer)
+        message = (pointer, size, number, number, pointer, ctypes.c_int64, out)
+        self.isend = declare("acclIsend", *message)
+        self.irecv = declare("acclIrecv", *message)
+        self.request_test = declare("acclRequestTest", pointer)
+        self.request_wait = declare("acclRequestWait", pointer, ctypes.c_int64)
+        self.request_source = declare("acclRequestSource", pointer, ctypes.POINTER(number))
+        self.request_free = declare("acclRequestFree", pointer)
         self._factor_create = declare(
             "ncclRedOpCreatePreMulSum", ctypes.POINTER(number), pointer, number, number, pointer
         )
@@ -128,7 +139,7 @@ class Library:
     def check(self, code):
         """Raises what a call returned, unless that is success."""
         if code != SUCCESS:
-            raise Failure(code, self.error_text(None).decode(errors="replace"))
+            raise Failure(code, self.error_text().decode(errors="replace"))
 
     def unique_id(self):
         """The bytes of a new unique id."""
@@ -136,17 +147,46 @@ class Library:
         self.check(self._unique_id(ctypes.byref(unique)))
         return bytes(unique)
 
-    def join(self, ranks, rank, unique_id):
-        """A communicator of host memory."""
+    def join(self, ranks, rank, unique_id, limit_ms):
+        """A communicator of host memory, if all ranks come in time."""
         comm = ctypes.c_void_p()
-        self.check(self._init(ctypes.byref(comm), ranks, UniqueId.from_buffer_copy(unique_id), rank, None))
+        self.check(self._init(ctypes.byref(comm), ranks, UniqueId.from_buffer_copy(unique_id), rank, None, limit_ms))
         return comm.value
+
+    def shrink(self, comm, excluded, flags):
+        """A communicator of all ranks but these, which make no call for it."""
+        child = ctypes.c_void_p()
+        ranks = (ctypes.c_int * len(excluded))(*excluded)
+        self.check(self._shrink(comm, ranks, len(excluded), ctypes.byref(child), None, flags))
+        return child.value
 
     def stream(self):
         """A new host stream."""
         stream = ctypes.c_void_p()
         self.check(self._stream_create(ctypes.byref(stream)))
         return stream.value
+
+    def group(self, calls):
+        """Makes calls (a function and its arguments) that belong together. If that is interrupted, none of them is carried out."""
+        calls = list(calls)
+        self.group_start()
+        try:
+            for call, *arguments in calls:
+                # What fails is said at the end, which carries out nothing then.
+                call(*arguments)
+        except BaseException:
+            # A call that is refused has the group forgotten.
+            comm = calls[0][-2]
+            self.send(None, 1, _NO_TYPE, 0, comm, None)
+            self.group_end()
+            raise
+        self.check(self.group_end())
+
+    def message(self, call, tensor, peer, tag, comm, limit_ms):
+        """Begins a message of a tensor's bytes by `isend` or `irecv`, and returns the request."""
+        request = ctypes.c_void_p()
+        self.check(call(tensor.data_ptr(), tensor.nbytes, peer, tag, comm, limit_ms, ctypes.byref(request)))
+        return request.value
 
     def factor(self, scalar, dtype, comm):
         """A sum whose inputs are multiplied by this rank's factor, a ctypes scalar of that type."""

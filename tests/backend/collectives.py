@@ -5,6 +5,7 @@ import functools
 import ranks as cluster
 import torch
 import torch.distributed as dist
+from ranks import raises
 
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 UNSIGNED = [torch.uint16, torch.uint32, torch.uint64]
@@ -218,14 +219,6 @@ def special(rank, ranks):
 
 def refused(rank, ranks):
     """What is wrong raises on the caller, with what is wrong, and the group goes on."""
-
-    def raises(kind, text, call):
-        try:
-            call()
-        except kind as error:
-            assert text in str(error), error
-        else:
-            raise AssertionError(f"no {kind.__name__} with {text}")
 
     pair = torch.ones(2)
     raises(ValueError, "elements", lambda: dist.all_gather_into_tensor(torch.empty(2 * ranks + 1), pair))

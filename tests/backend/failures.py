@@ -4,6 +4,7 @@ import datetime
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import ranks as cluster
@@ -65,6 +66,110 @@ def named_at_the_barrier(rank, ranks):
     assert total.item() == ranks
 
 
+def joins_the_next_barrier(rank, ranks):
+    """Who was missing at a barrier, which the others were told, comes to the next one, and nothing is left in the store."""
+    store = dist.distributed_c10d._get_default_store()
+    limit = datetime.timedelta(seconds=1)
+    for number in range(5):
+        dist.monitored_barrier()
+    before = store.num_keys()
+    if rank != 1:
+        try:
+            dist.monitored_barrier(timeout=limit)
+        except RuntimeError as error:
+            assert "Rank 1 failed to pass" in str(error), error
+        else:
+            raise AssertionError("no error")
+    # By other means: rank 1 comes when all others have given up.
+    dist.all_reduce(torch.ones(1))
+    for number in range(20):
+        dist.monitored_barrier(timeout=datetime.timedelta(seconds=20))
+    dist.all_reduce(torch.ones(1))
+    # Of the barrier that failed, and of the last one.
+    assert store.num_keys() <= before + 2 * ranks, (before, store.num_keys())
+
+
+def a_message_that_never_comes(rank, ranks):
+    """A receive has the group's time limit, or that of a wait, and names whom it waits for."""
+    short = dist.new_group(timeout=datetime.timedelta(seconds=1))
+    if rank == 0:
+        work = dist.irecv(torch.empty(2), 1, group=short)
+        try:
+            work.wait(datetime.timedelta(seconds=0.1))
+        except dist.DistBackendError as error:
+            assert "not done after" in str(error), error
+        else:
+            raise AssertionError("no time limit of a wait")
+        for _ in range(2):
+            try:
+                work.wait()
+            except dist.DistBackendError as error:
+                assert "receive of 8 bytes from rank 1 with tag 0" in str(error), error
+            else:
+                raise AssertionError("no time limit of a receive")
+        try:
+            dist.send(torch.ones(2), 1, group=short)
+        except dist.DistBackendError as error:
+            assert "in group" in str(error), error
+        else:
+            raise AssertionError("messages go on after a failure")
+    dist.barrier()
+    # The collectives of the group do not suffer.
+    dist.all_reduce(torch.ones(1), group=short)
+
+
+def dies_with_a_message_due(rank, ranks):
+    """The death of whoever is to send is told at once."""
+    dist.all_reduce(torch.ones(1))
+    if rank == ranks - 1:
+        time.sleep(0.5)
+        os.kill(os.getpid(), 9)
+    start = time.monotonic()
+    try:
+        dist.recv(torch.empty(2), ranks - 1 if rank or not cluster.TELLS_COMPLETION else None)
+    except dist.DistBackendError as error:
+        assert f"rank {ranks - 1}" in str(error), error
+        assert time.monotonic() - start < 10
+        os._exit(0)
+    raise AssertionError("nobody has noticed")
+
+
+def is_given_back(rank, ranks):
+    """Groups that have ended keep nothing: neither streams nor themselves."""
+    import gc
+    import weakref
+
+    from accl.torch import group as groups
+
+    made = []
+    original = groups.Group.__init__
+
+    def counted(self, *arguments):
+        made.append(weakref.ref(self))
+        original(self, *arguments)
+
+    groups.Group.__init__ = counted
+    for _ in range(3):
+        group = dist.new_group()
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        work.wait()
+        # Nobody waits for these.
+        dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        large = torch.ones(100_000)
+        kept = weakref.ref(large)
+        dist.irecv(large, (rank + 1) % ranks, group=group)
+        del large
+        assert kept() is not None
+        dist.destroy_process_group(group)
+        # Older releases end a group only when nobody has it any more.
+        del group, work
+        gc.collect()
+        assert kept() is None, "what was to be received into lives on"
+    gc.collect()
+    groups.Group.__init__ = original
+    assert len(made) == 3 and sum(reference() is not None for reference in made) == 0, made
+
+
 def again(rank, ranks):
     """The default group ends and is made anew, ten times."""
     store = dist.distributed_c10d._get_default_store()
@@ -103,7 +208,11 @@ if sys.argv[3] == "raise": raise ValueError("mine")
 
 def ends_quietly(how):
     """A script that does not destroy its group, or raises: nothing is added to what it says, and it ends."""
-    store = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"accl-quiet-{os.getpid()}-{how}")
+    with tempfile.TemporaryDirectory() as directory:
+        end_quietly(how, os.path.join(directory, "store"))
+
+
+def end_quietly(how, store):
     ranks = [
         subprocess.Popen([sys.executable, "-c", PROGRAM, store, str(rank), how], stderr=subprocess.PIPE, text=True)
         for rank in range(2)
@@ -116,18 +225,20 @@ def ends_quietly(how):
             assert process.returncode == 1 and lines[-1].endswith("ValueError: mine"), text
         else:
             assert process.returncode == 0 and lines == [], text
-    os.unlink(store)
 
 
-CHECKS = [late, again, wrong]
+CHECKS = [late, again, wrong, a_message_that_never_comes, is_given_back]
+
 
 def others():
     """Checks that are of one number of ranks."""
-    count = 3
+    count = 4
     if cluster.has((2, 15), "monitored_barrier of other back ends than gloo"):
         cluster.run(4, named_at_the_barrier)
-        count += 1
-    cluster.run(3, killed, spared=2)
+        cluster.run(3, joins_the_next_barrier)
+        count += 2
+    cluster.run(3, killed, spared=(2,))
+    cluster.run(3, dies_with_a_message_due, spared=(2,))
     for how in ("end", "raise"):
         ends_quietly(how)
     return count

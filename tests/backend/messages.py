@@ -1,7 +1,10 @@
 """Sends and receives: their order, tags, partners that are late, groups."""
 
+import datetime
+import os
 import threading
 import time
+import weakref
 
 import ranks as cluster
 import torch
@@ -137,7 +140,111 @@ def groups(rank, ranks):
         dist.monitored_barrier()
 
 
-CHECKS = [in_any_order, with_tags, late, before_anything_else, from_threads, groups]
+def from_any_rank(rank, ranks):
+    """Whoever sends first is received first, and named; tags and named receives keep theirs."""
+    if not cluster.TELLS_COMPLETION:
+        try:
+            dist.recv(torch.empty(2))
+        except NotImplementedError as error:
+            assert "needs compiled code" in str(error), error
+        else:
+            raise AssertionError("no error")
+        return
+    if rank == 0:
+        named = torch.empty(2)
+        work = dist.irecv(named, ranks - 1, tag=3)
+        seen = []
+        for layout in range(2 * (ranks - 1)):
+            arrived = torch.zeros(2, 2)[:, 0] if layout % 2 else torch.zeros(2)
+            source = dist.recv(arrived)
+            assert arrived.tolist() == [float(source)] * 2, (source, arrived)
+            seen.append(source)
+        assert sorted(seen) == sorted(2 * list(range(1, ranks))), seen
+        work.wait()
+        assert named.tolist() == [3.0, 3.0]
+    else:
+        for _ in range(2):
+            dist.send(torch.full((2,), float(rank)), 0)
+        if rank == ranks - 1:
+            dist.send(torch.full((2,), 3.0), 0, tag=3)
+    dist.barrier()
+
+
+def a_tag_for_each_step(rank, ranks):
+    """Tags cost nothing: neither connections nor memory are kept for those that have been used."""
+
+    def exchange(steps):
+        for step in steps:
+            sent = dist.isend(torch.full((4,), float(step)), (rank + 1) % ranks, tag=step)
+            arrived = torch.empty(4)
+            dist.recv(arrived, (rank - 1) % ranks, tag=step)
+            assert arrived.tolist() == [float(step)] * 4
+            sent.wait()
+
+    def held():
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[1])
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), pages * os.sysconf("SC_PAGESIZE")
+
+    exchange(range(1000))
+    files, threads, size_bytes = held()
+    exchange(range(1000, 6000))
+    now = held()
+    assert now[:2] == (files, threads), (files, threads, now)
+    assert now[2] - size_bytes < 8 << 20, (size_bytes, now)
+
+
+def forgotten(rank, ranks):
+    """A receive that stands open holds nothing back: not the memory of later calls, not their futures."""
+    early = torch.empty(1)
+    first = dist.irecv(early, (rank - 1) % ranks, tag=77)
+    references = []
+    for _ in range(300):
+        tensor = torch.ones(1000)
+        references.append(weakref.ref(tensor))
+        dist.all_reduce(tensor, async_op=True).wait()
+        del tensor
+    dist.all_reduce(torch.ones(1))
+    alive = sum(reference() is not None for reference in references)
+    assert alive < 150, alive
+    told = first.get_future().then(lambda future: early.item())
+    try:
+        # While a thread waits for the future's sake.
+        first.wait(datetime.timedelta(seconds=0.2))
+    except dist.DistBackendError as error:
+        assert "not done after" in str(error), error
+    else:
+        raise AssertionError("no time limit")
+    later = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    later.wait()
+    assert not told.done()
+    dist.barrier()
+    dist.send(torch.full((1,), 5.0), (rank + 1) % ranks, tag=77)
+    first.wait()
+    assert told.wait() == 5.0
+
+
+def not_for_autograd(rank, ranks):
+    """Messages and collectives write into parameters, of any layout."""
+    parameter = torch.nn.Parameter(torch.zeros(4, 2).t())
+    assert not parameter.is_contiguous()
+    dist.all_reduce(parameter.detach().fill_(1.0).requires_grad_())
+    if rank == 0:
+        dist.send(parameter, 1)
+    elif rank == 1:
+        received = torch.nn.Parameter(torch.zeros(4, 2).t())
+        dist.recv(received, 0)
+        assert received.eq(float(ranks)).all() and received.requires_grad
+    broad = torch.nn.Parameter(torch.full((4, 2), float(rank)).t())
+    dist.broadcast(broad, 0)
+    assert broad.eq(0.0).all()
+    dist.barrier()
+
+
+CHECKS = [
+    *(in_any_order, with_tags, late, before_anything_else, from_threads, groups, from_any_rank, a_tag_for_each_step),
+    *(forgotten, not_for_autograd),
+]
 
 if __name__ == "__main__":
     cluster.check_all("messages", CHECKS)

@@ -24,6 +24,16 @@ def has(release, what):
     return RELEASE >= release
 
 
+def raises(kind, text, call):
+    """The call must end with such an exception, in whose words the text is."""
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind} with {text}")
+
+
 def _work(rank, ranks, function, store, arguments, backend):
     import accl.torch  # registers the back end
 
@@ -39,8 +49,8 @@ def _work(rank, ranks, function, store, arguments, backend):
         os._exit(1)
 
 
-def run(ranks, function, *arguments, backend="accl", limit_s=120, spared=None):
-    """Calls function(rank, ranks, *arguments) everywhere; fails if one of them does, but the one that is spared."""
+def run(ranks, function, *arguments, backend="accl", limit_s=120, spared=()):
+    """Calls function(rank, ranks, *arguments) everywhere; fails if one of them does, but those that are spared."""
     with tempfile.TemporaryDirectory() as directory:
         context = processes.get_context("fork")
         store = os.path.join(directory, "store")
@@ -52,10 +62,10 @@ def run(ranks, function, *arguments, backend="accl", limit_s=120, spared=None):
             worker.start()
         for worker in workers:
             worker.join(limit_s)
-        codes = [worker.exitcode for rank, worker in enumerate(workers) if rank != spared]
+        codes = [worker.exitcode for rank, worker in enumerate(workers) if rank not in spared]
         for worker in workers:
             worker.kill()
-        if any(codes):
+        if any(code != 0 for code in codes):
             raise SystemExit(f"{function.__name__} on {ranks} ranks: exit codes {codes}")
 
 

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS, BATCH = 8, 12
+STEPS, BATCH = 20, 12
 
 
 class Model(nn.Module):
@@ -78,6 +78,63 @@ def data_parallel(rank, ranks):
     model.register_comm_hook(None, bf16_compress_hook)
     train(model, torch.optim.SGD(model.parameters(), lr=0.05), part_of(rank, ranks))
     close(model.module, alone(), tolerance=0.05)
+
+
+def compressed(rank, ranks):
+    """PowerSGD: what is to be done when an operation ends makes others and waits for them."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    # It waits for a device that is there, whatever the tensors are on.
+    torch.cuda.is_available = lambda: False
+    torch.manual_seed(3)
+    model = DistributedDataParallel(Model())
+    # Enough for all that these gradients hold, so that nothing is lost; small ones go uncompressed.
+    state = power.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=0.5)
+    model.register_comm_hook(state, power.powerSGD_hook)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), part_of(rank, ranks))
+    for parameter in model.parameters():
+        other = parameter.detach().clone()
+        dist.broadcast(other, 0)
+        torch.testing.assert_close(other, parameter.detach())
+    close(model.module, alone(), tolerance=0.1)
+
+
+def in_a_pipeline(rank, ranks):
+    """Each rank has a layer; several small batches are under way at once."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+    torch.manual_seed(5)
+    layers = [nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(ranks)]
+    inputs, targets = torch.randn(12, 16), torch.randn(12, 16)
+    reference = nn.Sequential(*layers)
+    loss = nn.functional.mse_loss(reference(inputs), targets)
+    loss.backward()
+    expected = [parameter.grad.clone() for parameter in layers[rank].parameters()]
+    for make in (ScheduleGPipe, Schedule1F1B):
+        reference.zero_grad()
+        stage = PipelineStage(layers[rank], rank, ranks, torch.device("cpu"))
+        schedule = make(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        losses = []
+        if rank == 0:
+            schedule.step(inputs)
+        elif rank == ranks - 1:
+            schedule.step(target=targets, losses=losses)
+            torch.testing.assert_close(torch.stack(losses).mean(), loss)
+        else:
+            schedule.step()
+        for parameter, gradient in zip(layers[rank].parameters(), expected, strict=True):
+            # 2.6 adds the gradients of all small batches, later releases take their mean.
+            torch.testing.assert_close(parameter.grad / (1 if cluster.RELEASE >= (2, 15) else 4), gradient)
+
+
+def sharded_as_before(rank, ranks):
+    """FSDP of the first kind."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(Model(), device_id=torch.device("cpu"), use_orig_params=True)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.05), part_of(rank, ranks))
+    with FullyShardedDataParallel.summon_full_params(model):
+        close(model.module, alone())
 
 
 def ends_at_different_times(rank, ranks):
@@ -155,7 +212,10 @@ def compiled(rank, ranks):
     assert torch.equal(expected, (total + rank) * ranks + 1), expected
 
 
-CHECKS = [data_parallel, ends_at_different_times, sharded, in_tensor_parallel, optimizer_in_parts, compiled]
+CHECKS = [
+    *(data_parallel, compressed, in_a_pipeline, sharded_as_before, ends_at_different_times, sharded),
+    *(in_tensor_parallel, optimizer_in_parts, compiled),
+]
 
 if __name__ == "__main__":
     has_fsdp2 = cluster.has((2, 15), "FSDP2 on CPUs")

@@ -1,9 +1,6 @@
 /* A unique id made before fork: each child is a process of its own and joins like any other. A communicator made
  * before fork is not the child's, and whatever the child does with it leaves the parent's as it is. */
-#include "check.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include "processes.h"
 
 enum { RANKS = 3, COUNT = 100000 };
 
@@ -36,22 +33,7 @@ static void child(ncclUniqueId id, int rank) {
 }
 
 int main(void) {
-  ncclUniqueId id;
-  pid_t pids[RANKS];
   alarm(60);
-  WORKS(ncclGetUniqueId(&id));
-  for (int rank = 0; rank < RANKS; rank++) {
-    pids[rank] = fork();
-    CHECK(pids[rank] >= 0);
-    if (pids[rank] == 0) {
-      alarm(50);
-      child(id, rank);
-      _exit(0);
-    }
-  }
-  for (int rank = 0; rank < RANKS; rank++) {
-    int status = 1;
-    CHECK(waitpid(pids[rank], &status, 0) == pids[rank] && status == 0);
-  }
+  in_processes(child, RANKS);
   return 0;
 }

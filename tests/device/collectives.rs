@@ -297,7 +297,7 @@ fn in_host_memory(rank: Rank) {
     let of_devices = rank.join();
     let (mut comm, mut device) = (std::ptr::null_mut(), 0);
     let (ranks, own, id) = (rank.ranks as c_int, rank.rank as c_int, rank.ids[1]);
-    api.ok(unsafe { (api.acclCommInitRankHost)(&raw mut comm, ranks, id, own, std::ptr::null_mut()) });
+    api.ok(unsafe { (api.acclCommInitRankHost)(&raw mut comm, ranks, id, own, std::ptr::null_mut(), 0) });
     api.ok(unsafe { (api.ncclCommCuDevice)(comm, &raw mut device) });
     assert_eq!(device, -1);
     assert_eq!(api.sum(rank.rank as i32 + 1, comm), ranks * (ranks + 1) / 2);

@@ -48,8 +48,15 @@ fn join<'a>(rank: &Rank, network: &'a Network) -> Membership<'a> {
     }
     let id = bootstrap::UniqueId(rank.published_id().0);
     let patience = Some(Duration::from_secs(60));
-    let request =
-        Request { ranks: rank.ranks, rank: rank.rank, version: 1, patience, on_device: false, network };
+    let request = Request {
+        ranks: rank.ranks,
+        rank: rank.rank,
+        version: 1,
+        patience,
+        on_device: false,
+        has_verbs: false,
+        network,
+    };
     bootstrap::join(&[id], request, &|| Ok(())).unwrap()
 }
 

@@ -36,6 +36,9 @@ pub const FLOAT: c_int = 7;
 #[repr(C)]
 pub struct UniqueId(pub [u8; 128]);
 
+/// A message with a tag.
+pub type Request = *mut c_void;
+
 macro_rules! functions {
     ($($name:ident($($arg:ty),*);)*) => {
         /// The functions; each returns a result code.
@@ -99,12 +102,18 @@ functions! {
     ncclMemFree(Ptr);
     ncclCommRegister(Comm, Ptr, usize, *mut Ptr);
     ncclCommDeregister(Comm, Ptr);
-    acclCommInitRankHost(*mut Comm, c_int, UniqueId, c_int, *mut c_void);
+    acclCommInitRankHost(*mut Comm, c_int, UniqueId, c_int, *mut c_void, i64);
     acclExplain(Comm, *const c_char, usize, c_int, *mut c_char, usize, *mut f64);
     acclStreamCreate(*mut Stream);
     acclStreamSynchronize(Stream);
     acclStreamQuery(Stream);
     acclStreamDestroy(Stream);
+    acclIsend(*const c_void, usize, c_int, c_int, Comm, i64, *mut Request);
+    acclIrecv(*mut c_void, usize, c_int, c_int, Comm, i64, *mut Request);
+    acclRequestTest(Request);
+    acclRequestWait(Request, i64);
+    acclRequestSource(Request, *mut c_int);
+    acclRequestFree(Request);
 }
 
 /// The library under test, loaded once.

@@ -11,6 +11,7 @@ pub mod device;
 pub mod oracle;
 pub mod python;
 pub mod snapshot;
+pub mod symbols;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -173,4 +174,14 @@ pub fn passes(source: &str, language: Language, library: &str) {
     let output = run(&mut program(&path));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{source}: output on stdout");
     std::fs::remove_file(path).expect("the program, to remove it");
+}
+
+/// True if there is an RDMA device; says so if there is none, and fails where there must be one (the guest of `ci/rdma`).
+pub fn has_rdma() -> bool {
+    let found = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
+    assert!(found || std::env::var_os("TEST_REQUIRES_RDMA").is_none(), "there is no RDMA device");
+    if !found {
+        eprintln!("NOT TESTED: there is no RDMA device; ci/rdma tests in a guest that has one");
+    }
+    found
 }

@@ -74,9 +74,10 @@ impl Pair {
         })
     }
 
-    /// Both ranks queue an AllReduce of one element `calls` times, each rank on its stream, and wait.
-    pub fn all_reduce_on(&mut self, streams: [cudaStream_t; 2], calls: usize) {
-        for rank in [0, 1] {
+    /// Both ranks queue an AllReduce of one element `calls` times, each rank on its stream, and wait. All calls of the `first` rank lie in
+    /// its queue before the other one makes any.
+    pub fn all_reduce_on(&mut self, streams: [cudaStream_t; 2], first: usize, calls: usize) {
+        for rank in [first, 1 - first] {
             let (send, recv) = (self.send[rank].as_ptr().cast(), self.recv[rank].as_mut_ptr().cast());
             for _ in 0..calls {
                 let comm = self.comms[rank];

@@ -182,6 +182,8 @@ pub struct Request<'a> {
     pub patience: Option<Duration>,
     /// Its calls are made in the memory of a device.
     pub on_device: bool,
+    /// It has ports for RDMA.
+    pub has_verbs: bool,
     /// What the settings say of networks.
     pub network: &'a Network,
 }
@@ -247,6 +249,7 @@ fn accept<'a>(
     let record = PeerRecord {
         uplink: own.uplink(request.network),
         on_device: request.on_device,
+        has_verbs: request.has_verbs,
         ..presence.record()?
     };
     let join = |stands| Message::Join {
@@ -371,6 +374,7 @@ mod tests {
             version: 1,
             patience: Some(Duration::from_secs(10)),
             on_device: false,
+            has_verbs: false,
             network,
         }
     }

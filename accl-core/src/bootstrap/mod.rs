@@ -41,7 +41,7 @@ pub use service::check_service;
 pub use wire::PeerRecord;
 
 /// The version of messages and of shared memory layouts: builds that differ in it cannot talk to each other.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// How many connections came over TCP that proved nothing: port scanners, say. They are dropped.
 pub fn strays() -> u64 {

@@ -82,6 +82,7 @@ impl Presence {
             host,
             uplink,
             on_device: false,
+            has_verbs: false,
         })
     }
 

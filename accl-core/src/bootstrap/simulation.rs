@@ -98,6 +98,7 @@ fn record(rank: usize, ranks_per_process: usize) -> PeerRecord {
         host: format!("node-{host:05}.cluster"),
         uplink,
         on_device: false,
+        has_verbs: false,
     }
 }
 

@@ -9,7 +9,7 @@
 //! ```text
 //! kernel u64 | network u64 | PID namespace u64 | process number u32 | process u64 | 0, or 1 and host id u64
 //! port u16 | number of addresses u8, for each: 4 or 6 as u8, 4 or 16 bytes | length u8, host name
-//! round trip to other hosts in microseconds u32 | speed of its interface in Mbit/s u32 | 1 if its memory is a device's u8
+//! round trip to other hosts in microseconds u32 | speed of its interface in Mbit/s u32 | 1 if its memory is a device's, plus 2 if it has RDMA, u8
 //! ```
 //!
 //! In the list of all ranks each says only in what it differs from the one before it; the way to other hosts is that of
@@ -59,6 +59,8 @@ pub struct PeerRecord {
     pub uplink: Uplink,
     /// Its calls are made in the memory of a device.
     pub on_device: bool,
+    /// It has ports for RDMA.
+    pub has_verbs: bool,
 }
 
 impl PeerRecord {
@@ -88,7 +90,7 @@ impl PeerRecord {
     /// How a list says what follows `before`: see the head of this file.
     fn likeness(&self, before: Option<&Self>) -> u8 {
         let process = |record: &Self| (record.place.pid, record.place.process, record.port);
-        let common = |record: &Self| (record.uplink, record.on_device);
+        let common = |record: &Self| (record.uplink, record.on_device, record.has_verbs);
         match before {
             Some(before) if self.follows(before) && common(self) == common(before) => {
                 if process(self) == process(before) { SAME_PROCESS } else { SAME_HOST }
@@ -366,7 +368,8 @@ impl Writer {
             };
         }
         self.u8(host.len() as u8).bytes(host.as_bytes());
-        self.u32(record.uplink.round_trip_us).u32(record.uplink.bandwidth_mbps).u8(record.on_device.into())
+        let facts = u8::from(record.on_device) | u8::from(record.has_verbs) << 1;
+        self.u32(record.uplink.round_trip_us).u32(record.uplink.bandwidth_mbps).u8(facts)
     }
 
     fn roster(&mut self, records: &[PeerRecord]) -> &mut Self {
@@ -486,12 +489,11 @@ impl Reader<'_> {
         }
         let host = self.text_of(length)?;
         let uplink = Uplink { round_trip_us: self.u32()?, bandwidth_mbps: self.u32()? };
-        let on_device = match self.u8()? {
-            0 => false,
-            1 => true,
+        let (on_device, has_verbs) = match self.u8()? {
+            facts @ 0..=3 => (facts & 1 != 0, facts & 2 != 0),
             other => return Err(malformed(format!("memory of kind {other}"))),
         };
-        Ok(PeerRecord { place, host_id, port, addresses, host, uplink, on_device })
+        Ok(PeerRecord { place, host_id, port, addresses, host, uplink, on_device, has_verbs })
     }
 
     fn address(&mut self) -> Result<IpAddr> {

@@ -4,13 +4,15 @@ use super::Communicator;
 use super::describe::Way;
 use crate::bootstrap::PeerRecord;
 use crate::config::subsystem::{COLL, INIT, NET, P2P, PROFILE, SHM};
+use crate::driver::verbs;
 use crate::os::{clock, network};
 use crate::telemetry::log;
 use crate::topo::interface_of;
+use crate::transport::rdma::LocalPort;
 use std::fmt::{self, Write};
 use std::time::{Duration, Instant};
 
-/// How a communicator comes to be.
+/// How a communicator comes to be: the function that makes it, without its prefix, and what of.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Maker {
     /// Ranks hold the same id, which has this number.
@@ -111,8 +113,9 @@ impl Communicator {
         log::info(
             INIT | PROFILE,
             format_args!(
-                "Init timings - {}: rank {} nranks {} total {total:.2} (kernels 0.00, alloc {:.2}, bootstrap {:.2}, allgathers {:.2}, topo \
+                "Init timings - {}{}: rank {} nranks {} total {total:.2} (kernels 0.00, alloc {:.2}, bootstrap {:.2}, allgathers {:.2}, topo \
                  0.00, graphs 0.00, connections {:.2}, rest {:.2})",
+                self.face().prefix(),
                 making.maker.function(),
                 self.rank(),
                 self.ranks(),
@@ -132,8 +135,9 @@ impl Communicator {
         log::info(
             INIT,
             format_args!(
-                "{head}{1} comm {comm:#x} rank {rank} nranks {ranks} cudaDev {0} nvmlDev {0} busId 0 {maker} - Init {what}",
+                "{head}{1}{2} comm {comm:#x} rank {rank} nranks {ranks} cudaDev {0} nvmlDev {0} busId 0 {maker} - Init {what}",
                 self.device(),
+                self.face().prefix(),
                 maker.function()
             ),
         );
@@ -148,11 +152,11 @@ impl Communicator {
                 Way::SameProcess => (P2P, "P2P/direct pointer"),
                 Way::Kernel => (P2P, "P2P/CMA"),
                 Way::Rings(_) => (SHM, "SHM/direct/direct"),
-                Way::Itself | Way::Network(_) => continue,
+                Way::Itself | Way::Network(_) | Way::Rdma(_) => continue,
             };
             log::info(INIT | subsystem, format_args!("Channel 00/0 : {own}[0] -> {peer}[0] via {via}"));
         }
-        let on_one_host = !joined.ways.iter().any(|way| matches!(way, Way::Network(_)));
+        let on_one_host = !joined.ways.iter().any(|way| matches!(way, Way::Network(_) | Way::Rdma(_)));
         if on_one_host && self.ranks() > 1 {
             // Each rank reaches each other one, so along rings and trees as well.
             log::info(INIT, format_args!("Connected all rings"));
@@ -174,10 +178,29 @@ impl Communicator {
                  {comm:#x} [nranks={ranks}] stream {stream:#x}"
             ),
         );
+        let prefix = self.face().prefix();
         log::call(format_args!(
-            "nccl{name}({send:#x},{recv:#x},{count},{dtype},{op},{root},{comm:#x},{stream:#x})"
+            "{prefix}{name}({send:#x},{recv:#x},{count},{dtype},{op},{root},{comm:#x},{stream:#x})"
         ));
     }
+}
+
+/// Says by which ports RDMA goes, if there are some.
+pub(super) fn say_ports(ports: &[LocalPort]) {
+    if !log::shows(INIT | NET) || ports.is_empty() {
+        return;
+    }
+    let mut line = String::from("NET/IB : Using");
+    for (index, port) in ports.iter().enumerate() {
+        let _ = write!(line, " [{index}]{}", port.describe());
+    }
+    log::info_once(INIT | NET, &line);
+    if let Ok(Ok(verbs)) = verbs::of_process()
+        && let Some(caution) = verbs.caution()
+    {
+        log::info_once(INIT | NET, &format!("NET/IB : {caution}"));
+    }
+    log::info(INIT | NET, format_args!("Using network IB"));
 }
 
 /// Says which network a rank uses, as the ranks are of several hosts; `own` is what others are told of it.

@@ -236,6 +236,7 @@ impl Communicator {
                 if send { "Send" } else { "Recv" }
             )));
         }
+        self.joined()?.messages.are_plain()?;
         group::perform(self, Work::Transfer(Transfer { send, peer, buffer, bytes }), stream)
     }
 }

@@ -8,6 +8,7 @@ use crate::config::{Network, Settings};
 use crate::error::Result;
 use crate::os::network::{self, Interface};
 use crate::topo::{candidates, fnv1a, interface_towards, targets};
+use crate::transport::rdma::{LocalPort, local_ports, survey};
 use crate::transport::shm::Reach;
 use crate::tune;
 use crate::types::Rank;
@@ -21,11 +22,13 @@ pub(super) enum Way {
     Kernel,
     Rings(&'static str),
     Network(&'static str),
+    /// RDMA, as far as paths are up.
+    Rdma(&'static str),
 }
 
 impl Way {
     pub(super) fn of(reach: Reach, peer: &PeerRecord, own: &PeerRecord, settings: &Settings) -> Self {
-        match reach {
+        let way = match reach {
             Reach::SameProcess => Self::SameProcess,
             Reach::CrossProcess(_) => Self::Kernel,
             Reach::None if peer.place.kernel != own.place.kernel => {
@@ -42,6 +45,10 @@ impl Way {
                 Self::Rings("another PID namespace: its process number means nothing here")
             }
             Reach::None => Self::Rings("the kernel does not permit process_vm_readv there"),
+        };
+        match way {
+            Self::Network(why) if own.has_verbs && peer.has_verbs => Self::Rdma(why),
+            way => way,
         }
     }
 
@@ -52,6 +59,7 @@ impl Way {
             Self::Kernel => ("shared-memory", "same host: the kernel reads the other process's memory"),
             Self::Rings(why) => ("shared-memory-rings", why),
             Self::Network(why) => ("tcp", why),
+            Self::Rdma(why) => ("rdma", why),
         }
     }
 }
@@ -77,6 +85,9 @@ impl Communicator {
             format!("{{\"interface\":{},\"address\":\"{ip}\"}}", quoted(interface))
         });
         text += &told.collect::<Vec<_>>().join(",");
+        text += "],\"rdma\":[";
+        let ports = if own.has_verbs { local_ports(&settings.verbs).unwrap_or_default() } else { Vec::new() };
+        text += &list(ports.iter().map(LocalPort::describe));
         text += "],\"peers\":[";
         let peers = joined.ways.iter().zip(&joined.peers).enumerate();
         let peers = peers.filter(|(_, (way, _))| **way != Way::Itself);
@@ -96,7 +107,7 @@ fn peer_text(
 ) -> String {
     let (transport, reason) = way.names();
     let mut text = format!("{{\"rank\":{rank},\"transport\":\"{transport}\",\"reason\":{}", quoted(reason));
-    if matches!(way, Way::Network(_)) {
+    if matches!(way, Way::Network(_) | Way::Rdma(_)) {
         let known = reached(peer);
         let first =
             || targets(&peer.addresses, peer.port, interfaces, settings.family).first().map(|to| to.ip());
@@ -135,12 +146,21 @@ pub fn describe_process() -> Result<String> {
     };
     let cache = tune::cache_file().ok().filter(|file| file.exists());
     let cache = cache.map_or_else(|| "null".to_string(), |file| quoted(&file.display().to_string()));
+    let rdma = survey(&settings.verbs);
     Ok(format!(
-        "{{\"host\":{},\"told\":[{}],\"not_told\":[{}],{port},\"tune_cache\":{cache}}}",
+        "{{\"host\":{},\"told\":[{}],\"not_told\":[{}],{port},\"tune_cache\":{cache},\"rdma\":{{\"used\":[{}],\"not_used\":[{}],\
+         \"locked_bytes\":{}}}}}",
         quoted(&network::host_name()),
         told_text.collect::<Vec<_>>().join(","),
         others.collect::<Vec<_>>().join(","),
+        list(rdma.used),
+        list(rdma.not_used),
+        rdma.locked_bytes,
     ))
+}
+
+fn list(texts: impl IntoIterator<Item = String>) -> String {
+    texts.into_iter().map(|text| quoted(&text)).collect::<Vec<_>>().join(",")
 }
 
 fn why_not(interface: &Interface, settings: &Network) -> String {
@@ -187,10 +207,11 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::comm::CommConfig;
 
     #[test]
     fn ranks_of_a_process_read_in_place() {
-        let ranks = Communicator::init_all(3, None).unwrap();
+        let ranks = Communicator::init_all(3, None, &CommConfig::default()).unwrap();
         let text = ranks[1].describe().unwrap();
         assert!(text.starts_with("{\"rank\":1,\"ranks\":3,\"host\":\""), "{text}");
         assert_eq!(text.matches("\"transport\":\"threads\"").count(), 2, "{text}");

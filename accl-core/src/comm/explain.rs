@@ -3,6 +3,7 @@
 use super::Communicator;
 use super::collectives::bytes_of;
 use crate::algo::{Algorithm, BOARD_MOST_BYTES, Choice, Way, select};
+use crate::bootstrap::PeerRecord;
 use crate::error::Result;
 use crate::transport::shm::BOARD_BYTES;
 use crate::types::{Collective, DataType};
@@ -47,13 +48,36 @@ impl Communicator {
     }
 }
 
+/// What tools are told of a communicator, beside its ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// The same for all its ranks, and probably of no other communicator.
+    pub number: u64,
+    /// On how many hosts its ranks are.
+    pub hosts: usize,
+}
+
+impl Communicator {
+    /// What tools are told of it. An error (Internal) before it has joined.
+    pub fn identity(&self) -> Result<Identity> {
+        let peers = &self.joined()?.peers;
+        let is_first =
+            |(rank, peer): &(usize, &PeerRecord)| !peers[..*rank].iter().any(|other| other.shares_host(peer));
+        Ok(Identity {
+            number: self.public_number(),
+            hosts: peers.iter().enumerate().filter(is_first).count(),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::comm::CommConfig;
 
     #[test]
     fn larger_calls_go_other_ways_and_take_longer() {
-        let ranks = Communicator::init_all(2, None).unwrap();
+        let ranks = Communicator::init_all(2, None, &CommConfig::default()).unwrap();
         let explain = |count| ranks[1].explain(Collective::AllReduce, count, DataType::Float32).unwrap();
         let explained = [1, 1 << 10, 1 << 20].map(explain);
         assert_eq!(explain(0), Explanation { way: "nothing", predicted_ns: 0.0 });
@@ -70,7 +94,7 @@ mod tests {
 
     #[test]
     fn one_rank_is_alone() {
-        let ranks = Communicator::init_all(1, None).unwrap();
+        let ranks = Communicator::init_all(1, None, &CommConfig::default()).unwrap();
         let explained = ranks[0].explain(Collective::Broadcast, 1 << 10, DataType::Uint8).unwrap();
         assert!(explained.way == "alone" && explained.predicted_ns > 0.0, "{explained:?}");
     }

@@ -1,12 +1,13 @@
 //! How a communicator comes to be: its ranks join, share memory, and take their seats.
 
-use super::announce::{Maker, Making, Part, say_network};
+use super::announce::{Maker, Making, Part, say_network, say_ports};
 use super::describe::Way;
+use super::messages::Messages;
 use super::share::{Sharing, share_memory};
 use super::{CommConfig, Communicator, Joined, device, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::engine::{Dock, Endpoint, Fabric, Limits, Peer, Seat};
 use crate::error::{Error, Result};
 use crate::os::clock;
@@ -15,14 +16,15 @@ use crate::sync::prim::Ordering;
 use crate::sync::wait::Patience;
 use crate::telemetry::{self, Head, Recorder, records};
 use crate::topo::{Machine, Place, Wire, fnv1a, probe_word};
+use crate::transport::rdma::local_ports;
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
 use crate::transport::tcp::{ControlHandle, Network, World};
 use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the log calls [`Communicator::init`].
-const INIT_RANK: &str = "ncclCommInitRank";
+/// What the log calls [`Communicator::init`], behind the face's prefix.
+const INIT_RANK: &str = "CommInitRank";
 
 impl Communicator {
     /// Joins the ranks that hold the same ids, at most as many as there are ranks: each gathers a share of them.
@@ -44,10 +46,10 @@ impl Communicator {
                 "rank {rank} of {ranks}; need a rank from 0 to below the number of ranks"
             )));
         }
-        let settings = Settings::load()?;
-        telemetry::log::configure(&settings);
+        let settings = config.settings()?;
+        telemetry::log::configure(&settings, config.face);
         if rank == 0 {
-            telemetry::version();
+            telemetry::version(config.face);
         }
         let config = config.overridden(&settings);
         let device = if config.in_host_memory { None } else { device::current(&settings)? };
@@ -74,20 +76,20 @@ impl Communicator {
 
     /// All ranks of a new communicator in this process; the result's index is the rank. `devices` are the numbers of their
     /// devices, where the process uses such; without them it is rank by rank.
-    pub fn init_all(ranks: usize, devices: Option<&[i32]>) -> Result<Vec<Self>> {
+    pub fn init_all(ranks: usize, devices: Option<&[i32]>, config: &CommConfig) -> Result<Vec<Self>> {
         let settings = Settings::load()?;
         let devices = device::listed(&settings, ranks, devices)?;
         let id = UniqueId::create_local()?;
         let checks_pointers = settings.driver.checks_pointers;
-        let config = || CommConfig { checks_pointers, ..CommConfig::default() };
-        let make = |(rank, device)| Self::new(ranks, rank, config(), device);
+        let make =
+            |(rank, device)| Self::new(ranks, rank, CommConfig { checks_pointers, ..config.clone() }, device);
         let communicators: Vec<_> = devices.into_iter().enumerate().map(make).collect();
-        telemetry::log::configure(&settings);
-        telemetry::version();
+        telemetry::log::configure(&settings, config.face);
+        telemetry::version(config.face);
         let jobs = communicators.iter().map(|communicator| {
             let (joining, settings) = (communicator.clone(), settings.clone());
             let join = move |dropped: Option<Error>| {
-                dropped.map_or_else(|| joining.join("ncclCommInitAll", &[id], &settings), Err)
+                dropped.map_or_else(|| joining.join("CommInitAll", &[id], &settings), Err)
             };
             Box::new(join) as group::Job
         });
@@ -101,7 +103,7 @@ impl Communicator {
         Err(error)
     }
 
-    /// Joins, and makes a failure the communicator's; `function` is what the log calls it.
+    /// Joins, and makes a failure the communicator's; `function` is what the log calls it, behind the face's prefix.
     pub(super) fn join(&self, function: &'static str, ids: &[UniqueId], settings: &Settings) -> Result<()> {
         let outcome = self.try_join(function, ids, settings);
         if let Err(error) = &outcome {
@@ -124,8 +126,11 @@ impl Communicator {
             ranks: self.ranks(),
             rank: self.rank(),
             version: crate::VERSION_CODE,
-            patience: settings.init_timeout,
+            patience: self.shared.config.init_limit.or(settings.init_timeout),
             on_device: self.has_device(),
+            // Why there are none, where they are required, is told when all can hear it.
+            has_verbs: self.ranks() > 1
+                && local_ports(&settings.network.verbs).is_ok_and(|ports| !ports.is_empty()),
             network: &settings.network,
         }
     }
@@ -215,8 +220,11 @@ impl Communicator {
             failed.failure().map_or(Ok(()), Err)
         };
         let network = settings.network.clone();
+        let ports = local_ports(&network.verbs)?;
+        check_required(&network.verbs, peers, self.rank())?;
+        say_ports(&ports);
         let world = World::new(self.rank(), peers, arena, network.peer_timeout);
-        Network::new(world, secret, network, settings.timeout, Box::new(give_up))
+        Network::new(world, secret, network, ports, settings.timeout, Box::new(give_up))
     }
 
     /// Takes the seat, once all ranks have prepared.
@@ -238,6 +246,12 @@ impl Communicator {
         let shape = Shape { ranks: self.ranks(), cpus, pull };
         let network = prepared.network.take();
         let control = join_hosts(network.as_ref(), &watches)?;
+        let others = (0..self.ranks()).filter(|rank| *rank != self.rank());
+        let by_devices = network
+            .as_ref()
+            .is_some_and(|network| others.into_iter().any(|peer| network.ports_towards(peer).is_some()));
+        let usual = Patience::for_ranks(local, cpus);
+        let world = network.as_ref().map(|network| network.world().clone());
         let facts = if network.is_some() {
             let hosts: Vec<_> = peers.iter().map(PeerRecord::home).collect();
             let near = peers.iter().all(|peer| peer.place.shares_host(&peers[0].place));
@@ -259,16 +273,20 @@ impl Communicator {
             fabric
         });
         let recorder = Arc::new(self.recorder(&peers, &secret, &here, settings)?);
+        if let Some(world) = world {
+            world.record(&recorder);
+        }
         let (segment_bytes, own) = (settings.segment_bytes, facts.clone());
         let endpoint = Endpoint::new(self.rank(), self.ranks(), fabric, own, segment_bytes, recorder);
         let limits = Limits {
             timeout: settings.timeout,
             warn_after: settings.warn_after,
-            patience: Patience::for_ranks(local, cpus),
+            patience: if by_devices { usual.for_devices() } else { usual },
         };
         let seat = Seat::new(self.rank(), endpoint, arena, watches, limits);
         let seat = Arc::new(seat.with_dock(prepared.dock.take()));
-        let joined = Joined { seat, peers, secret, facts, ways, _control: control };
+        let joined =
+            Joined { seat, peers, secret, facts, ways, messages: Messages::default(), _control: control };
         self.shared
             .joined
             .set(joined)
@@ -388,6 +406,18 @@ fn reach(arena: &Arena, rank: usize, peer: &PeerRecord, here: &Place, settings: 
     }
 }
 
+/// An error if RDMA is required (REQUIRE_PATH) with a rank that has none.
+fn check_required(settings: &config::Verbs, peers: &[PeerRecord], own: usize) -> Result<()> {
+    let other = |peer: &&PeerRecord| !peer.has_verbs && !peer.shares_host(&peers[own]);
+    match peers.iter().enumerate().find(|(_, peer)| settings.is_required && other(peer)) {
+        None => Ok(()),
+        Some((rank, peer)) => Err(Error::remote(format!(
+            "ACCL_REQUIRE_PATH=rdma, but rank {rank} ({}) speaks only TCP: it has no RDMA port that it may use; see accl doctor there, or unset it",
+            peer.describe()
+        ))),
+    }
+}
+
 /// Two ranks whose hosts were given one name, though they are two.
 fn named_alike(peers: &[PeerRecord]) -> Option<(usize, usize)> {
     let mut firsts: BTreeMap<u64, usize> = BTreeMap::new();
@@ -402,7 +432,7 @@ fn named_alike(peers: &[PeerRecord]) -> Option<(usize, usize)> {
 fn watch(peers: &[PeerRecord], own: usize) -> Result<Vec<Peer>> {
     let here = Place::here()?;
     let mut watches: BTreeMap<u32, Option<Arc<Watch>>> = BTreeMap::new();
-    let mut watched = Vec::new();
+    let (mut watched, mut speakers) = (Vec::new(), BTreeMap::new());
     let one_host = peers.iter().all(|peer| peer.shares_host(&peers[0]));
     for (rank, peer) in peers.iter().enumerate() {
         let pid = peer.place.pid;
@@ -415,7 +445,9 @@ fn watch(peers: &[PeerRecord], own: usize) -> Result<Vec<Peer>> {
             watches.insert(pid, watch.map(Arc::new));
         }
         let name = if one_host { format!("process {pid}") } else { peer.describe() };
-        watched.push(Peer { pid, name, watch: foreign.then(|| watches[&pid].clone()).flatten() });
+        let watch = foreign.then(|| watches[&pid].clone()).flatten();
+        let speaker = *speakers.entry(peer.home()).or_insert(rank);
+        watched.push(Peer { pid, name, watch, speaker });
     }
     Ok(watched)
 }

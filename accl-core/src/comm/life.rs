@@ -56,6 +56,7 @@ impl Communicator {
             return self.abort();
         }
         let outcome = self.flush();
+        self.end_messages("destroyed");
         self.say_ended("Destroy");
         if let Some(joined) = self.shared.joined.get() {
             joined.seat.leave();
@@ -71,6 +72,7 @@ impl Communicator {
             joined.seat.abort();
             joined.seat.wait_queued();
         }
+        self.end_messages("aborted");
         if !group::keeps(self) {
             self.wait_background(Some(ABORT_PATIENCE));
         }

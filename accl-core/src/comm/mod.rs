@@ -12,6 +12,7 @@ pub mod group;
 mod init;
 mod life;
 mod memory_use;
+mod messages;
 mod operators;
 mod pointers;
 mod regroup;
@@ -22,7 +23,8 @@ pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use announce::Arguments;
 pub use describe::describe_process;
 pub use device::Stream;
-pub use explain::Explanation;
+pub use explain::{Explanation, Identity};
+pub use messages::PostedMessage;
 pub use split::ChildDone;
 
 use crate::algo::Facts;
@@ -34,6 +36,7 @@ use crate::memory::{Registry, UserPointer};
 use crate::os::process;
 use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::transport::tcp::ControlHandle;
+use crate::types::Face;
 use operators::Operators;
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, OnceLock};
@@ -46,19 +49,42 @@ pub struct CommConfig {
     pub blocking: bool,
     /// A name for texts.
     pub name: Option<String>,
+    /// The network between hosts by its name, unless the settings choose one.
+    pub network: Option<String>,
+    /// By whose names the program made it, and what the log calls its functions.
+    pub face: Face,
     /// Of host memory, whatever devices the process uses.
     pub in_host_memory: bool,
+    /// How long its ranks have to join; none: as the settings say.
+    pub init_limit: Option<std::time::Duration>,
     /// Calls on a device are refused whose buffers lie elsewhere; a matter of the settings alone.
     pub checks_pointers: bool,
 }
 
 impl Default for CommConfig {
     fn default() -> Self {
-        Self { blocking: true, name: None, in_host_memory: false, checks_pointers: false }
+        Self {
+            blocking: true,
+            name: None,
+            network: None,
+            face: Face::Nccl,
+            in_host_memory: false,
+            init_limit: None,
+            checks_pointers: false,
+        }
     }
 }
 
 impl CommConfig {
+    /// The settings of a communicator that is made now, with what it chooses where they leave it the choice.
+    fn settings(&self) -> Result<Settings> {
+        let mut settings = Settings::load()?;
+        if let Some(name) = &self.network {
+            settings.network.verbs.choose(name)?;
+        }
+        Ok(settings)
+    }
+
     /// The same with what the settings say in place of it.
     fn overridden(self, settings: &Settings) -> Self {
         let blocking = settings.comm_blocking.unwrap_or(self.blocking);
@@ -115,6 +141,8 @@ struct Joined {
     _control: Option<ControlHandle>,
     /// How data gets to each rank.
     ways: Vec<describe::Way>,
+    /// What is sent from rank to rank.
+    messages: messages::Messages,
 }
 
 impl Communicator {
@@ -170,6 +198,10 @@ impl Communicator {
     /// How it behaves.
     pub fn config(&self) -> CommConfig {
         self.shared.config.clone()
+    }
+
+    pub(crate) fn face(&self) -> Face {
+        self.shared.config.face
     }
 
     /// An error (InvalidArgument) while something of an earlier call is under way in the background.
@@ -285,7 +317,8 @@ impl Communicator {
         self.shared.joined.get().ok_or_else(|| Error::internal("a communicator that nobody has joined"))
     }
 
-    fn key(&self) -> usize {
+    /// A number that no other communicator of this process has while this one is there.
+    pub fn key(&self) -> usize {
         Arc::as_ptr(&self.shared) as usize
     }
 }

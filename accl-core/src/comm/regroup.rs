@@ -8,7 +8,7 @@ use super::announce::Maker;
 use super::split::ChildDone;
 use super::{CommConfig, Communicator};
 use crate::bootstrap::{self, UniqueId};
-use crate::config::{Network, Settings};
+use crate::config::Network;
 use crate::error::{Error, Result};
 use crate::sync::prim::Ordering;
 use crate::types::{Rank, named_ranks};
@@ -64,7 +64,7 @@ impl Communicator {
         }
         let config = config.unwrap_or_else(|| self.config());
         self.derive("accl-shrink", done, move |parent| {
-            parent.meet_again("ncclCommShrink", &members, config).map(Some)
+            parent.meet_again("CommShrink", &members, config).map(Some)
         })
     }
 
@@ -76,7 +76,8 @@ impl Communicator {
         config: CommConfig,
     ) -> Result<Option<Self>> {
         let all: Vec<Rank> = (0..self.ranks()).collect();
-        let again = self.meet_again("ncclCommSplit", &all, CommConfig::default())?;
+        let again =
+            self.meet_again("CommSplit", &all, CommConfig { face: self.face(), ..CommConfig::default() })?;
         let child = again.split_now(color, key, config);
         again.destroy()?;
         child
@@ -91,7 +92,7 @@ impl Communicator {
         let (Some(rank), Some(first)) = (rank, members.first()) else {
             return Err(Error::internal("a rank that is not among the members of its communicator"));
         };
-        let settings = Settings::load()?;
+        let settings = config.settings()?;
         let config = config.overridden(&settings);
         let child = self.child(members.len(), rank, config);
         let give_up = || {
@@ -135,7 +136,7 @@ impl Communicator {
     }
 
     fn grow_now(&self, ranks: usize, id: Option<UniqueId>, config: CommConfig) -> Result<Self> {
-        let settings = Settings::load();
+        let settings = config.settings();
         let known = self.shared.invitation.lock().take().or(id).map_or([0; ID_BYTES], |id| id.0);
         let all = self.tell_all(&known)?;
         let mut told = all.chunks_exact(ID_BYTES).filter(|id| id.iter().any(|byte| *byte != 0));
@@ -154,7 +155,7 @@ impl Communicator {
         let settings = settings?;
         let config = config.overridden(&settings);
         let child = self.child(ranks, self.rank(), config);
-        child.join("ncclCommGrow", &[id], &settings)?;
+        child.join("CommGrow", &[id], &settings)?;
         Ok(child)
     }
 }

@@ -3,7 +3,6 @@
 use super::announce::{Maker, Part};
 use super::{CommConfig, Communicator, group};
 use crate::bootstrap::PeerRecord;
-use crate::config::Settings;
 use crate::engine::{Call, Job, Operator, run};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Scratch;
@@ -69,7 +68,7 @@ impl Communicator {
     pub(super) fn split_now(&self, color: Option<u32>, key: i32, config: CommConfig) -> Result<Option<Self>> {
         let joined = self.joined()?;
         // A rank whose settings are bad still takes part, so that the others need not wait for it.
-        let settings = Settings::load();
+        let settings = config.settings();
         let number = self.shared.splits.fetch_add(1, Ordering::AcqRel);
         let code = color.map_or(-1, i64::from);
         let mut words = [0u8; 16];
@@ -88,7 +87,7 @@ impl Communicator {
             (self.child(members.len(), rank, config), peers, secret)
         });
         let making = child.as_ref().map(|(child, ..)| {
-            child.say_start(Maker::Parent("ncclCommSplit", self.key(), number + 1, code, key))
+            child.say_start(Maker::Parent("CommSplit", self.key(), number + 1, code, key))
         });
         // The memory of the new communicator comes from the process of its first rank on each host.
         let leader = members

@@ -1,4 +1,4 @@
-//! Which device driver is used: `DEVICE`, `DRIVER_LIB`, `DRIVER_PREFIX`, `P2P_DISABLE`, `CHECK_MODE`, `CHECK_POINTERS`.
+//! Which device driver is used: `DEVICE`, `DRIVER_LIB`, `DRIVER_PREFIX`, `P2P_DISABLE`, `P2P_LEVEL`, `CHECK_MODE`, `CHECK_POINTERS`.
 
 use super::source::Source;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ pub struct Driver {
     pub library: Option<String>,
     /// `DRIVER_PREFIX`: what the names of its functions begin with, if that is said.
     pub prefix: Option<String>,
-    /// `P2P_DISABLE`: devices do not reach each other's memory, even where they could.
+    /// `P2P_DISABLE`, `P2P_LEVEL`: devices do not reach each other's memory, even where they could.
     pub apart: bool,
     /// `CHECK_MODE`, `CHECK_POINTERS`: the driver is asked what memory each buffer lies in.
     pub checks_pointers: bool,
@@ -30,7 +30,7 @@ impl Driver {
             on,
             library: text("DRIVER_LIB"),
             prefix: text("DRIVER_PREFIX"),
-            apart: source.switch("P2P_DISABLE")?,
+            apart: source.switch("P2P_DISABLE")? || is_local(source)?,
             checks_pointers: checks_pointers(source)?,
         })
     }
@@ -38,6 +38,19 @@ impl Driver {
     /// What this process's environment and files say.
     pub fn load() -> Result<Self> {
         Self::from_source(&Source::of_process()?)
+    }
+}
+
+/// True if `P2P_LEVEL` keeps each device to itself. How far apart two devices are is not known here, so that all other levels are one.
+fn is_local(source: &Source) -> Result<bool> {
+    match source.text("P2P_LEVEL").as_str() {
+        "LOC" | "0" => Ok(true),
+        "" | "NVL" | "PIX" | "PXB" | "PHB" | "SYS" => Ok(false),
+        number if number.parse::<u32>().is_ok() => Ok(false),
+        _ => {
+            let need = Error::argument("need LOC, NVL, PIX, PXB, PHB, SYS, or a number");
+            Err(source.explain("P2P_LEVEL", &need))
+        }
     }
 }
 
@@ -57,6 +70,18 @@ fn checks_pointers(source: &Source) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_level_keeps_devices_apart_or_not() {
+        let apart =
+            |pairs: &[(&str, &str)]| Driver::from_source(&Source::of_pairs(pairs)).map(|all| all.apart);
+        for (level, expected) in [("", false), ("LOC", true), ("0", true), ("NVL", false), ("5", false)] {
+            assert_eq!(apart(&[("NCCL_P2P_LEVEL", level)]), Ok(expected), "{level}");
+        }
+        assert_eq!(apart(&[("NCCL_P2P_LEVEL", "SYS"), ("NCCL_P2P_DISABLE", "1")]), Ok(true));
+        let refused = apart(&[("NCCL_P2P_LEVEL", "near")]).unwrap_err();
+        assert!(refused.text().contains("NCCL_P2P_LEVEL=near"), "{refused}");
+    }
 
     #[test]
     fn either_setting_turns_pointer_checks_on() {

@@ -1,4 +1,5 @@
-//! The settings of the log: `DEBUG`, `DEBUG_SUBSYS`, `DEBUG_FILE`, `DEBUG_TIMESTAMP_FORMAT`, `DEBUG_TIMESTAMP_LEVELS`.
+//! The settings of the log: `DEBUG`, `DEBUG_SUBSYS`, `DEBUG_FILE`, `DEBUG_TIMESTAMP_FORMAT`, `DEBUG_TIMESTAMP_LEVELS`,
+//! `WARN_ENABLE_DEBUG_INFO`.
 //!
 //! NCCL takes what it does not know for nothing, so a wrong word is no error here either: it is complained about, and
 //! what is left counts.
@@ -94,6 +95,8 @@ pub struct Log {
     pub timestamp_format: String,
     /// `DEBUG_TIMESTAMP_LEVELS`: bit n stands for the n-th [`Level`].
     pub timestamp_levels: u32,
+    /// `WARN_ENABLE_DEBUG_INFO`: the first warning makes the level [`Level::Info`].
+    pub warning_raises: bool,
 }
 
 impl Level {
@@ -127,6 +130,10 @@ impl Log {
         if level.is_none() && !["", "NONE"].contains(&text.as_str()) {
             complain("DEBUG", &text, &names(&LEVELS));
         }
+        let raises = source.text("WARN_ENABLE_DEBUG_INFO");
+        if !["", "0", "1"].contains(&raises.as_str()) {
+            complain("WARN_ENABLE_DEBUG_INFO", &raises, "0, 1");
+        }
         let mut mask = |name: &str, table: &[(&str, u32)]| {
             mask_of(&source.text(name), table, &mut |word| {
                 complain(name, word, &format!("{}, ALL", names(table)))
@@ -142,6 +149,7 @@ impl Log {
             // Launchers that cut their arguments at blanks get to write them as underscores.
             timestamp_format: source.text("DEBUG_TIMESTAMP_FORMAT").replace('_', " "),
             timestamp_levels,
+            warning_raises: raises == "1",
         };
         (log, complaints)
     }

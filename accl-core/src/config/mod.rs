@@ -3,23 +3,30 @@
 //! A setting `X` is looked up as `ACCL_X`, then `PCCL_X`, then `NCCL_X`; for each, the environment beats the
 //! configuration file ([`Source`]). Settings are read anew whenever a communicator is created, so that programs
 //! which change their environment between two communicators (and say so in `NCCL_NO_CACHE`) get what they mean.
+//! Names of NCCL that have no effect here are listed, too ([`ACCEPTED`]).
 
+mod accepted;
 mod algorithms;
 mod driver;
 mod log;
 mod network;
+mod parameters;
 mod recorder;
 mod source;
 mod spelling;
 mod table;
+mod verbs;
 
+pub use accepted::ACCEPTED;
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
 pub use driver::Driver;
 pub use log::{LEVELS, Level, Log, subsystem, subsystems_of};
 pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Sockets, Stagger};
+pub use parameters::{Parameter, Value};
 pub use recorder::Recorder;
 pub use source::{Origin, Source, cache_directory};
 pub use table::{Kind, SETTINGS, Setting};
+pub use verbs::{DeviceRule, Range, Verbs};
 
 use crate::error::Result;
 use std::time::Duration;
@@ -75,6 +82,8 @@ pub struct Settings {
 pub struct Report {
     /// Settings that somebody has set: the name with its prefix, the value, and where.
     pub given: Vec<(String, String, Origin)>,
+    /// The same of names that have no effect here.
+    pub without_effect: Vec<(String, String, Origin)>,
     /// What looks like a mistake, a sentence each.
     pub warnings: Vec<String>,
 }
@@ -87,7 +96,7 @@ impl Report {
         });
         let mut warnings = complaints;
         warnings.extend(source.hints());
-        Self { given: given.collect(), warnings }
+        Self { given: given.collect(), without_effect: source.without_effect(), warnings }
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Network {
     pub stagger: Stagger,
     /// `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`: how many connections carry the data of two ranks.
     pub sockets: Sockets,
+    /// Those about RDMA.
+    pub verbs: super::Verbs,
 }
 
 /// How many connections carry the data of two ranks, as two factors; one that is not set counts once.
@@ -126,6 +128,12 @@ impl Network {
         Self::from_source(&Source::of_process()?)
     }
 
+    /// Those of an environment that is given.
+    #[cfg(test)]
+    pub(crate) fn from_source_for_tests(pairs: &[(&str, &str)]) -> Self {
+        Self::from_source(&Source::of_pairs(pairs)).unwrap()
+    }
+
     pub(super) fn from_source(source: &Source) -> Result<Self> {
         fn read<T>(source: &Source, name: &str, parse: impl FnOnce(&str) -> Result<T>) -> Result<Option<T>> {
             let text = source.text(name);
@@ -153,6 +161,7 @@ impl Network {
                 per_thread: read(source, "NSOCKS_PERTHREAD", sockets_of)?,
                 threads: read(source, "SOCKET_NTHREADS", sockets_of)?,
             },
+            verbs: super::Verbs::from_source(source)?,
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Where values come from: the environment, then `$NCCL_CONF_FILE` (or `~/.nccl.conf`), then `/etc/nccl.conf`.
+//! Where values come from: the environment, then the file that `ACCL_CONF_FILE`, `PCCL_CONF_FILE` or `NCCL_CONF_FILE` names, or
+//! `~/.pccl.conf` and `~/.nccl.conf` if none does, then `/etc/nccl.conf`.
 
 use super::spelling;
 use super::table::{SETTINGS, Setting};
@@ -59,6 +60,17 @@ pub fn cache_directory() -> Option<PathBuf> {
     set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
 }
 
+/// The user's files, of which a later one beats an earlier one: the one that is named, or those of both faces.
+fn user_files() -> Vec<String> {
+    let named = PREFIXES.iter().find_map(|prefix| std::env::var(format!("{prefix}CONF_FILE")).ok());
+    if let Some(named) = named {
+        return vec![named];
+    }
+    let home = std::env::var("HOME");
+    home.map(|home| [".nccl.conf", ".pccl.conf"].map(|name| format!("{home}/{name}")).into())
+        .unwrap_or_default()
+}
+
 const PREFIXES: [&str; 3] = ["ACCL_", "PCCL_", "NCCL_"];
 
 impl Source {
@@ -69,9 +81,7 @@ impl Source {
     pub fn of_process() -> Result<Self> {
         let mut source = Self::default();
         source.add_file("/etc/nccl.conf")?;
-        let named = std::env::var("ACCL_CONF_FILE").or_else(|_| std::env::var("NCCL_CONF_FILE"));
-        let own = named.or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.nccl.conf")));
-        if let Ok(path) = own {
+        for path in user_files() {
             source.add_file(&path)?;
         }
         for (name, value) in std::env::vars_os() {
@@ -206,6 +216,18 @@ impl Source {
         let mut hints: Vec<_> = self.values.keys().filter_map(|name| spelling::hint(name)).collect();
         hints.sort_unstable();
         hints
+    }
+
+    /// Names that somebody has set and that have no effect here, with value and origin, in their order.
+    pub fn without_effect(&self) -> Vec<(String, String, Origin)> {
+        let has_none = |name: &str| {
+            PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(super::accepted::is_accepted))
+        };
+        let set = self.values.iter().filter(|(name, _)| has_none(name));
+        let mut found: Vec<_> =
+            set.map(|(name, (value, origin))| (name.clone(), value.clone(), origin.clone())).collect();
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        found
     }
 
     /// All settings, with value and origin.

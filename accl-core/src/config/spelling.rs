@@ -1,28 +1,12 @@
 //! Names that were meant to be settings: which variables look like a misspelt one.
 
+use super::accepted::is_accepted;
 use super::table::SETTINGS;
 
 /// Names with the prefix `ACCL_` that are no settings of the library: of its tools, launchers, tests, and where files are.
 const OURS_BESIDES: [&str; 7] = ["CONF_FILE", "RANK", "WORLD", "ROOT", "LOCAL_RANK", "LARGE", "LIB"];
 
-/// Names that NCCL has and this library does not: set on purpose, however near they are to one of ours.
-const OF_NCCL: &str = "ALLOC_P2P_NET_LL_BUFFERS BUFFSIZE CGA_CLUSTER_SIZE CHECKS_DISABLE \
-    COLLNET_ENABLE COLLNET_NODE_THRESHOLD COMM_SHRINK_SHARE_RESOURCES COMM_SPLIT_SHARE_RESOURCES CONF_FILE CROSS_NIC CTA_POLICY \
-    CUMEM_ENABLE CUMEM_HOST_ENABLE DEBUG_LEVELS DMABUF_ENABLE ENABLE_VERSION_CHECK ENV_PLUGIN GIN_ENABLE GIN_TYPE GRAPH_DUMP_FILE \
-    GRAPH_FILE GRAPH_MIXING_SUPPORT GRAPH_REGISTER GRAPH_STREAM_ORDERING IB_ADAPTIVE_ROUTING IB_ADDR_FAMILY IB_ADDR_RANGE \
-    IB_AR_THRESHOLD IB_DISABLE IB_ECE_ENABLE IB_FIFO_TC IB_GID_INDEX IB_HCA IB_MERGE_NICS IB_OOO_RQ IB_PCI_RELAXED_ORDERING \
-    IB_QPS_PER_CONNECTION IB_RETRY_CNT IB_RETURN_ASYNC_EVENTS IB_ROCE_VERSION_NUM IB_SL IB_SPLIT_DATA_ON_QPS IB_TC IB_TIMEOUT \
-    IGNORE_CPU_AFFINITY IPC_USE_ABSTRACT_SOCKET LAUNCH_MODE LAUNCH_ORDER_IMPLICIT LAUNCH_RACE_FATAL LEGACY_CUDA_REGISTER \
-    MAX_CTAS MAX_NCHANNELS MAX_NRINGS MEM_SYNC_DOMAIN MIN_CTAS MIN_NCHANNELS MIN_NRINGS MNNVL_CLIQUE_ID MNNVL_ENABLE MNNVL_UUID \
-    MULTI_RANK_GPU_ENABLE NCHANNELS_PER_NET_PEER NET NETDEVS_POLICY NET_GDR_C2C NET_GDR_LEVEL NET_GDR_READ NET_MERGE_LEVEL \
-    NET_MERGE_POLICY NET_PLUGIN NET_SHARED_BUFFERS NET_SHARED_COMMS NO_CACHE NTHREADS NUM_RMA_CTX NVB_DISABLE NVLS_ENABLE \
-    NVLS_NCHANNELS NVLINK_UTIL_CENTRIC_SCHED_ENABLE OOB_NET_ENABLE OOB_NET_IFNAME P2P_DIRECT_DISABLE P2P_LEVEL \
-    P2P_LL_THRESHOLD P2P_MAX_PEERS P2P_NET_CHUNKSIZE P2P_PXN_LEVEL PARAM_DUMP_ALL PROFILER_PLUGIN PROFILE_EVENT_MASK PXN_C2C \
-    PXN_DISABLE RAS_ADDR RAS_ENABLE RAS_TIMEOUT_FACTOR RUNTIME_CONNECT SET_STACK_SIZE SET_THREAD_NAME SHM_LOCALITY SHM_USE_CUDA_MEMCPY \
-    SOCKET_MAGIC SOCKET_POLL_TIMEOUT_MSEC SOCKET_RETRY_CNT SOCKET_RETRY_SLEEP_MSEC SYM_GIN_KERNELS_ENABLE THREAD_THRESHOLDS \
-    TOPO_DUMP_FILE TOPO_FILE TUNER_PLUGIN WARN_ENABLE_DEBUG_INFO WIN_ENABLE";
-
-/// How many letters of a name with the prefix may be wrong: with a foreign prefix fewer, as NCCL has names that are not listed here.
+/// How many letters of a name with the prefix may be wrong: with a foreign prefix fewer, as NCCL has names that are listed nowhere.
 const PREFIXES: [(&str, usize); 3] = [("ACCL_", 2), ("PCCL_", 1), ("NCCL_", 1)];
 
 /// What to say of a variable that was probably meant to be one of our settings.
@@ -31,7 +15,7 @@ pub(super) fn hint(name: &str) -> Option<String> {
     let rest = &name[prefix.len()..];
     let known = SETTINGS.iter().any(|setting| setting.name == rest)
         || OURS_BESIDES.contains(&rest)
-        || OF_NCCL.split_whitespace().any(|other| other == rest);
+        || is_accepted(rest);
     if known {
         return None;
     }

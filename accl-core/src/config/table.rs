@@ -130,12 +130,82 @@ pub const SETTINGS: &[Setting] = &[
         "",
         "what this host is called: ranks of which it differs share no memory, even where they could",
     ),
+    setting(
+        "IB_ADDR_FAMILY",
+        Kind::Text,
+        "AF_INET",
+        "RDMA over Ethernet: which family of addresses is preferred, AF_INET or AF_INET6",
+    ),
+    setting(
+        "IB_ADDR_RANGE",
+        Kind::Text,
+        "",
+        "RDMA over Ethernet: only addresses within this network, as 10.1.0.0/16",
+    ),
+    setting(
+        "IB_BREAK_EVERY",
+        Kind::Text,
+        "0",
+        "RDMA, for tests of fail-over: after about so many writes a queue pair is put into error; 0: never",
+    ),
+    setting(
+        "IB_DISABLE",
+        Kind::Switch,
+        "",
+        "1: no RDMA between hosts, where TCP is used instead; unset or 0: where both have it",
+    ),
+    setting(
+        "IB_GID_INDEX",
+        Kind::Text,
+        "-1",
+        "RDMA: the place of the address in each port's table; -1: chosen by kind and family",
+    ),
+    setting(
+        "IB_HCA",
+        Kind::Text,
+        "",
+        "RDMA: which devices are used: prefixes of names, with commas, :port behind one if wanted; = before it: whole names; ^ before that: all but these",
+    ),
+    setting(
+        "IB_PCI_RELAXED_ORDERING",
+        Kind::Text,
+        "2",
+        "RDMA: whether the device may write in any order: 0 no, 1 and 2 if it can",
+    ),
+    setting("IB_PKEY", Kind::Text, "0", "RDMA: the place of the partition key in each port's table"),
+    setting(
+        "IB_QPS_PER_CONNECTION",
+        Kind::Text,
+        "1",
+        "RDMA: queue pairs for each pair of ports (at most 16)",
+    ),
+    setting(
+        "IB_RETRY_CNT",
+        Kind::Text,
+        "6",
+        "RDMA: how often a packet is sent again (at most 7, which soft RoCE takes for ever)",
+    ),
+    setting("IB_ROCE_VERSION_NUM", Kind::Text, "2", "RDMA over Ethernet: 1 for frames, 2 for datagrams"),
+    setting("IB_SL", Kind::Text, "0", "RDMA: the service level (at most 15)"),
+    setting("IB_TC", Kind::Text, "0", "RDMA over Ethernet: the traffic class (at most 255)"),
+    setting(
+        "IB_TIMEOUT",
+        Kind::Text,
+        "20",
+        "RDMA: a packet is sent again after 4.096 µs times 2 to this power (at most 31)",
+    ),
     setting("INIT_TIMEOUT", Kind::Seconds, "300", "how long a new communicator waits for its ranks to come"),
     setting(
         "LOCAL_REGISTER",
         Kind::Switch,
         "1",
         "0: ncclCommRegister succeeds with a NULL handle and registers nothing",
+    ),
+    setting(
+        "NET",
+        Kind::Text,
+        "",
+        "the network between hosts: Socket: no RDMA; IB: the same as REQUIRE_PATH=rdma; overrides the config field `netName`",
     ),
     setting(
         "NET_BANDWIDTH_MBPS",
@@ -162,6 +232,18 @@ pub const SETTINGS: &[Setting] = &[
         "1: devices do not read each other's memory, even where they could: everything goes through the host",
     ),
     setting(
+        "P2P_LEVEL",
+        Kind::Text,
+        "",
+        "LOC or 0: the same as P2P_DISABLE=1; NVL, PIX, PXB, PHB, SYS or a number: no limit",
+    ),
+    setting(
+        "PARAM_DUMP_ALL",
+        Kind::Text,
+        "false",
+        "true: ncclParamGetAllParameterKeys and ncclParamDumpAll tell the names without an effect, too",
+    ),
+    setting(
         "PASS_BYTES",
         Kind::Bytes,
         "",
@@ -180,6 +262,12 @@ pub const SETTINGS: &[Setting] = &[
         "first-last: the only TCP ports that are listened on; unset: any that is free",
     ),
     setting(
+        "PROFILER_PLUGIN",
+        Kind::Text,
+        "",
+        "a library that is told of calls: a file, a part of libnccl-profiler-NAME.so, STATIC_PLUGIN, none; unset: libnccl-profiler.so if there is one",
+    ),
+    setting(
         "PROTO",
         Kind::Text,
         "",
@@ -196,6 +284,12 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "where these files are, a directory of this user with mode 0700; unset: accl-UID in /dev/shm, $XDG_RUNTIME_DIR or /tmp, if that is in memory",
+    ),
+    setting(
+        "REQUIRE_PATH",
+        Kind::Text,
+        "",
+        "rdma: data between hosts goes by RDMA, or the communicator fails and says why",
     ),
     setting(
         "SEGMENT_BYTES",
@@ -259,6 +353,12 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Seconds,
         "10",
         "after how long a wait says on standard error whom it waits for",
+    ),
+    setting(
+        "WARN_ENABLE_DEBUG_INFO",
+        Kind::Switch,
+        "0",
+        "1: the first warning in the log sets its level to INFO, for the rest of the process",
     ),
 ];
 

@@ -14,7 +14,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CStr;
 
 /// The code of calls that were told to fail.
@@ -50,6 +50,8 @@ struct State {
     calls: BTreeMap<&'static str, u64>,
     allocations: BTreeMap<usize, Vec<u64>>,
     streams: BTreeMap<usize, Queue>,
+    /// Streams that are of another device.
+    foreign: BTreeSet<usize>,
     /// What each event was recorded behind.
     events: BTreeMap<usize, Option<(usize, u64)>>,
     pushed: i64,
@@ -85,6 +87,16 @@ impl Fake {
         let (allocations, streams, events) =
             (state.allocations.len(), state.streams.len(), state.events.len());
         Live { allocations, streams, events }
+    }
+
+    /// From now on the stream is one of the next device, or one of its own again: as if it had been freed, and another one made at its address.
+    pub(crate) fn make_anew(&self, stream: Stream, is_foreign: bool) {
+        let foreign = &mut self.state.lock().foreign;
+        if is_foreign {
+            foreign.insert(stream.0)
+        } else {
+            foreign.remove(&stream.0)
+        };
     }
 
     /// How many contexts are pushed that have not been popped, on all threads.
@@ -279,8 +291,9 @@ impl Driver for Fake {
         self.enter("register").map(drop)
     }
 
-    fn device_of(&self, _: Stream, own: Context) -> Result<i32> {
-        self.enter("device_of").map(|_| own.ordinal)
+    fn device_of(&self, stream: Stream, own: Context) -> Result<i32> {
+        let is_foreign = self.enter("device_of")?.foreign.contains(&stream.0);
+        Ok(own.ordinal + i32::from(is_foreign))
     }
 
     fn create_stream(&self) -> Result<Stream> {

@@ -8,6 +8,7 @@ mod cuda;
 #[cfg(test)]
 pub(crate) mod fake;
 mod table;
+pub mod verbs;
 
 use crate::config;
 use crate::error::{Error, Result};

@@ -17,7 +17,7 @@ use super::windows::Windows;
 use crate::device::{Mailbox, number_after};
 use crate::driver::{self, Capture, CaptureMode, Context, Driver, Event, Stream, Until};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::prim::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -121,8 +121,6 @@ pub(crate) struct Dock {
     pub(super) accelerator: Accelerator,
     pub(super) mailbox: Mailbox,
     order: Mutex<Order>,
-    /// The last stream that was of the right device; at first the default one, which always is.
-    known_stream: AtomicUsize,
     pub(super) launched: Mutex<Launched>,
     /// Made with the first launch that goes by the host.
     pub(super) staging: OnceLock<Staging>,
@@ -142,7 +140,6 @@ impl Dock {
         Ok(Self {
             accelerator,
             order: Mutex::new(Order { last: mailbox.before(), stream: None }),
-            known_stream: AtomicUsize::new(0),
             mailbox,
             launched: Mutex::default(),
             staging: OnceLock::new(),
@@ -201,7 +198,8 @@ impl Dock {
         let mut capture = Capture::None;
         let launched = self.accelerator.within(|driver| {
             let [first, others @ ..] = streams else { return Err(Error::internal("a launch without a stream")) };
-            streams.iter().try_for_each(|stream| self.check_device(driver, *stream))?;
+            let own = self.accelerator.context;
+            streams.iter().try_for_each(|stream| check_device(driver, own, *stream))?;
             capture = common_capture(driver, streams)?;
             let alone = seat.is_plain_alone(&content.job());
             if !alone && self.staging.get().is_none() && self.goes_by_host(&content.job()) {
@@ -227,24 +225,6 @@ impl Dock {
             }
             launched => launched,
         }
-    }
-
-    /// An error (InvalidArgument) for a stream of another device. The driver is asked only where the stream is another one than before.
-    fn check_device(&self, driver: &dyn Driver, stream: Stream) -> Result<()> {
-        if self.known_stream.load(Ordering::Relaxed) == stream.0 {
-            return Ok(());
-        }
-        let own = self.accelerator.context;
-        // A driver may know streams whose context it does not tell; what is no stream is refused by what follows.
-        let ordinal = driver.device_of(stream, own).unwrap_or(own.ordinal);
-        if ordinal != own.ordinal {
-            return Err(Error::argument(format!(
-                "the stream is of device {ordinal}; need one of the communicator's device {}",
-                own.ordinal
-            )));
-        }
-        self.known_stream.store(stream.0, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Makes what launches go through. This thread may be capturing, which that is no part of.
@@ -376,6 +356,20 @@ pub fn launch_call(stream: Stream, seat: &Arc<Seat>, call: &Call) -> Result<()> 
 
 fn dock_of(seat: &Seat) -> Result<&Dock> {
     seat.dock.as_ref().ok_or_else(|| Error::internal("a device stream for a rank without a device"))
+}
+
+/// An error (InvalidArgument) for a stream of another device than that of `own`. Asked each time: a stream that is made after another one
+/// was freed may have its address, and be of another device.
+fn check_device(driver: &dyn Driver, own: Context, stream: Stream) -> Result<()> {
+    // A driver may know streams whose context it does not tell; what is no stream is refused by what follows.
+    let ordinal = driver.device_of(stream, own).unwrap_or(own.ordinal);
+    if ordinal == own.ordinal {
+        return Ok(());
+    }
+    Err(Error::argument(format!(
+        "the stream is of device {ordinal}; need one of the communicator's device {}",
+        own.ordinal
+    )))
 }
 
 /// What is being done with the streams; they must all be in the same state.

@@ -45,7 +45,7 @@ fn seats(driver: &'static Fake) -> Result<Vec<Arc<Seat>>> {
         let recorder = Recorder::without_file()?.into();
         let endpoint = Endpoint::new(rank, 2, Some(fabric), facts, 4096, recorder);
         let limits = Limits { timeout: None, warn_after: None, patience: Patience::for_ranks(2, 2) };
-        let peer = |_| Peer { pid: process::id(), name: "this process".to_string(), watch: None };
+        let peer = |_| Peer { pid: process::id(), name: "this process".to_string(), watch: None, speaker: 0 };
         let seat = Seat::new(rank, endpoint, Some(arena.clone()), (0..2).map(peer).collect(), limits);
         Ok(Arc::new(seat.with_dock(Some(dock))))
     };
@@ -170,6 +170,37 @@ fn each_call_of_the_driver_may_fail_and_nothing_is_left() {
         }
     }
     assert!(refused > 20, "{refused}");
+}
+
+#[test]
+fn a_stream_that_was_made_anew_on_another_device_is_refused() {
+    let driver = Fake::new(None);
+    let buffers: Vec<_> = (0..2).map(|_| Buffers::new(driver).unwrap()).collect();
+    let seats = seats(driver).unwrap();
+    for is_foreign in [false, true, false] {
+        for stream in buffers.iter().flat_map(|buffers| &buffers.streams) {
+            driver.make_anew(*stream, is_foreign);
+        }
+        let outcome = launch_all(&seats, &buffers);
+        if is_foreign {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert!(error.text().contains("the stream is of device 1; need one of"), "{error}");
+        } else {
+            outcome.unwrap();
+        }
+        comes("a result", || driver.is_idle());
+        // What was refused concerns nobody else.
+        assert!(seats.iter().all(|seat| seat.error().is_none()));
+    }
+    assert_eq!(driver.pushed(), 0);
+    seats.iter().for_each(|seat| {
+        seat.leave();
+        seat.close();
+        seat.release();
+    });
+    comes("the engine's leave", || seats.iter().all(|seat| Arc::strong_count(seat) == 1));
+    buffers.into_iter().for_each(|buffers| buffers.free(driver));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::endpoint::Endpoint;
 use super::exchange::Exchange;
 use super::lanes::Fabric;
 use super::seat::Seat;
+use super::tagged::TaggedOp;
 use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
 use super::{Operation, Poll};
@@ -41,6 +42,10 @@ pub(crate) struct Work {
     next_call: usize,
     pub(super) collective: Option<CollectiveOp>,
     pub(super) transfer: Option<TransferOp>,
+    /// Messages with tags, which `post` polls, and nobody else has work with.
+    pub(super) tagged: Option<Box<TaggedOp>>,
+    /// True while no caller waits for it.
+    pub(super) in_background: bool,
     begun: bool,
 }
 
@@ -109,7 +114,7 @@ impl Work {
     /// The kinds of messages that this job waits for.
     pub(super) fn lanes(&self) -> impl IntoIterator<Item = Lane> + use<> {
         let collective = self.collective.as_ref().map(|_| Lane::Collective);
-        let transfer = self.transfer.as_ref().map(|_| Lane::PointToPoint);
+        let transfer = (self.transfer.is_some() || self.tagged.is_some()).then_some(Lane::PointToPoint);
         collective.into_iter().chain(transfer)
     }
 
@@ -118,6 +123,11 @@ impl Work {
         if let Some(transfer) = &self.transfer {
             transfer.waits_for(endpoint, missing);
         }
+        if let Some(tagged) = &self.tagged {
+            let lanes = endpoint.fabric.as_ref().map(|fabric| &fabric.point_to_point);
+            let is_gone = |peer| lanes.is_some_and(|lanes| lanes.has_left(peer));
+            tagged.waits_for(endpoint.rank, endpoint.ranks, is_gone, missing);
+        }
         if let Some(op) = &self.collective {
             op.waits_for(endpoint, missing);
         }
@@ -125,6 +135,9 @@ impl Work {
 
     /// Direction, peer and number of the message that it waits for, if it waits for one.
     pub(crate) fn transfer_waiting(&self, endpoint: &Endpoint) -> Option<(bool, Rank, u64)> {
+        if let Some(tagged) = &self.tagged {
+            return tagged.waiting();
+        }
         self.transfer.as_ref()?.waiting(endpoint)
     }
 
@@ -141,6 +154,9 @@ impl Work {
     pub(crate) fn describe(&self, endpoint: &Endpoint) -> String {
         if let Some(op) = &self.collective {
             return format!("{} (collective #{})", describe(op.posted), op.sequence);
+        }
+        if let Some(text) = self.tagged.as_ref().and_then(|tagged| tagged.describe()) {
+            return text;
         }
         match self.transfer_waiting(endpoint) {
             Some((true, peer, number)) => format!("Send #{number} to rank {peer}"),
@@ -362,7 +378,8 @@ mod tests {
         );
         let patience = Patience::for_ranks(2, 1);
         let limits = Limits { timeout: Some(Duration::from_millis(50)), warn_after: None, patience };
-        let peers = (0..2).map(|_| Peer { pid: 1, name: "process 1".to_string(), watch: None }).collect();
+        let peer = |_| Peer { pid: 1, name: "process 1".to_string(), watch: None, speaker: 0 };
+        let peers = (0..2).map(peer).collect();
         let seat = Seat::new(0, endpoint, Some(arena.clone()), peers, limits);
 
         let bytes = 1 << 20;

@@ -5,9 +5,10 @@ use crate::device::{Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::os::process::Watch;
 use crate::transport::board::Board;
+use crate::transport::rdma::{RdmaLink, RdmaReceiver, RdmaSender};
 use crate::transport::shm::{self, Arena, Lane, LentMemory, Reach, RingReceiver, RingSender};
-use crate::transport::tcp::{Link, Network, TcpReceiver, TcpSender};
-use crate::transport::{MessageHead, Outgoing, Receiver, Sender, mem};
+use crate::transport::tcp::{Network, TcpReceiver, TcpSender};
+use crate::transport::{MessageHead, Outgoing, Receiver, Route, Sender, mem};
 use crate::types::Rank;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub(crate) struct PeerLane {
     /// Of messages, as far as they have gone.
     sent_bytes: u64,
     /// The connection, to a rank of another host.
-    link: Option<Arc<Link>>,
+    link: Option<Arc<dyn Route>>,
 }
 
 impl PeerLane {
@@ -67,6 +68,11 @@ impl PeerLane {
             moved = true;
         }
         Ok(moved)
+    }
+
+    /// How many of the messages that were sent are over: the peer needs nothing more for them.
+    pub(crate) fn finished(&self) -> u64 {
+        self.sent - self.outbound.len() as u64
     }
 
     /// True if the peer needs none of our memory any more.
@@ -104,9 +110,17 @@ impl Lanes {
         let (arena, rank, kind, reach) = (&self.arena, self.rank, self.kind, self.reach[peer]);
         let network = self.network.as_ref().filter(|_| !arena.members().has(peer));
         self.lanes[peer].get_or_insert_with(|| {
-            let link = network.map(|network| network.link(peer, kind));
-            let (sender, receiver): (Box<dyn Sender>, Box<dyn Receiver>) = if let Some(link) = &link {
-                (Box::new(TcpSender::new(link.clone())), Box::new(TcpReceiver::new(link.clone())))
+            let mut route: Option<Arc<dyn Route>> = None;
+            let (sender, receiver): (Box<dyn Sender>, Box<dyn Receiver>) = if let Some(network) = network {
+                let link = network.link(peer, kind);
+                if let Some(ports) = network.ports_towards(peer) {
+                    let link = RdmaLink::new(link, ports);
+                    route = Some(link.clone());
+                    (Box::new(RdmaSender::new(link.clone())), Box::new(RdmaReceiver::new(link)))
+                } else {
+                    route = Some(link.clone());
+                    (Box::new(TcpSender::new(link.clone())), Box::new(TcpReceiver::new(link)))
+                }
             } else {
                 let lend_above = lend_above(reach, kind, arena.geometry().ring_bytes());
                 (
@@ -123,7 +137,7 @@ impl Lanes {
                 sent: 0,
                 received: 0,
                 sent_bytes: 0,
-                link,
+                link: route,
             })
         })
     }
@@ -162,6 +176,11 @@ impl Lanes {
         for lane in self.lanes.iter_mut().flatten() {
             lane.sender.close_failed(error);
         }
+    }
+
+    /// True if a rank has gone in good order.
+    pub(crate) fn has_left(&self, peer: Rank) -> bool {
+        self.arena.state_of(peer) == shm::RankState::Left
     }
 
     /// Pumps every lane.

@@ -3,10 +3,11 @@
 //! * [`call`]: what is to be done. * `endpoint`: one rank's links and memory. * `collective`, `transfer`: the state
 //!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
 //!   waits, and notices what never comes. * [`stream`]: what is queued on host streams; `queues`, `pipeline`: the same loop
-//!   on a thread of its own. `dock`, `arrivals`,
+//!   on a thread of its own. `post`, `tagged`: messages with tags. `dock`, `arrivals`,
 //!   `staged`, `staging`, `windows`, `pieces`: calls in the memory of a device.
 
 mod arrivals;
+mod blame;
 pub mod call;
 mod collective;
 mod dock;
@@ -19,6 +20,7 @@ mod explain;
 mod lanes;
 mod pieces;
 mod pipeline;
+mod post;
 mod queues;
 mod seat;
 mod staged;
@@ -26,6 +28,7 @@ mod staged_transfers;
 mod staging;
 mod steps;
 pub mod stream;
+mod tagged;
 mod transfer;
 mod watch;
 mod windows;
@@ -36,8 +39,10 @@ pub use dock::{Accelerator, launch, launch_call};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub use lanes::Fabric;
+pub use post::Post;
 pub use seat::{Limits, Peer, Seat, TimeLimits};
 pub use stream::{HostStream, Part, submit, submit_call};
+pub use tagged::{Message, Request};
 pub use windows::{Offer as WindowOffer, OwnWindow};
 
 /// What a state machine says when it is polled.

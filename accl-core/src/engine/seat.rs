@@ -27,6 +27,8 @@ pub struct Peer {
     pub name: String,
     /// Tells when its process ends; none for ranks of our own process, or where process numbers do not reach.
     pub watch: Option<Arc<Watch>>,
+    /// The first rank of its host, which tells other hosts of it.
+    pub speaker: Rank,
 }
 
 /// How long things may take.

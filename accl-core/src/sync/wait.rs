@@ -56,6 +56,12 @@ impl Patience {
         }
     }
 
+    /// The same where peers answer through a device that others drive: an answer takes longer than from memory, and being woken takes longer
+    /// still, so that looking pays even where the first looks find nothing.
+    pub fn for_devices(self) -> Self {
+        if self.crowded { self } else { Self { spins: Bounds { least: 2_000, most: 8_000 }, ..self } }
+    }
+
     /// For a thread beside the program's own: the cores are the program's.
     pub fn for_helper() -> Self {
         let (spins, yields) = (Bounds { least: 4, most: 40 }, Bounds { least: 200, most: 200 });

@@ -10,9 +10,11 @@ use crate::config::subsystem::{CALL, COLL, ENV, P2P};
 use crate::config::{Level, Log, Settings};
 use crate::os::{clock, process};
 use crate::sync::prim::{AtomicU64, Ordering};
+use crate::types::Face;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::panic::Location;
 
 /// What is shown: the subsystems of level INFO, and above them [`VERSION`], [`WARN`] and [`CALLS`].
 static SHOWN: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -32,6 +34,8 @@ static ASKED: Mutex<LevelRequest> = Mutex::new(LevelRequest::AsSet);
 #[derive(Debug)]
 struct State {
     log: Log,
+    /// Lines have this library's shape.
+    face: Face,
     sink: Sink,
     /// The process that opened it: a forked child has a file of its own.
     process: u32,
@@ -73,21 +77,23 @@ fn wants(bits: u64) -> bool {
 #[cold]
 fn first_look() -> u64 {
     // What cannot be read now says no more when it is read for a communicator.
-    apply(&Log::load().unwrap_or_default());
+    apply(&Log::load().unwrap_or_default(), None);
     SHOWN.load(Ordering::Relaxed)
 }
 
 /// A line about one of these subsystems, if that is shown.
+#[track_caller]
 pub fn info(subsystems: u32, text: fmt::Arguments<'_>) {
     if shows(subsystems) {
-        write(Shape::Info, text);
+        write(Shape::Info(Location::caller()), None, text);
     }
 }
 
 /// The same, once in a process for each text.
+#[track_caller]
 pub fn info_once(subsystems: u32, text: &str) {
     if shows(subsystems) && is_new(text) {
-        write(Shape::Info, format_args!("{text}"));
+        write(Shape::Info(Location::caller()), None, format_args!("{text}"));
     }
 }
 
@@ -98,36 +104,43 @@ fn is_new(text: &str) -> bool {
 }
 
 /// A call with its arguments, if those are shown.
+#[track_caller]
 pub fn call(text: fmt::Arguments<'_>) {
     if shows_calls() {
-        write(Shape::Call, text);
+        write(Shape::Call(Location::caller()), None, text);
     }
 }
 
-/// Writes a line, shown or not.
-pub(super) fn write(shape: Shape, text: fmt::Arguments<'_>) {
-    let (time, sink) = {
+/// Writes a line, shown or not; without a face, in the shape of the latest communicator's.
+pub(super) fn write(shape: Shape, face: Option<Face>, text: fmt::Arguments<'_>) {
+    let (time, latest, sink) = {
         let mut state = STATE.lock();
         let Some(state) = state.as_mut() else { return };
         if state.process != process::id() {
-            *state = State::of(state.log.clone(), Some(state.sink.clone()));
+            *state = State::of(state.log.clone(), state.face, Some(state.sink.clone()));
         }
-        (shape.has_time(&state.log).then(|| state.log.timestamp_format.clone()), state.sink.clone())
+        let format = shape.has_time(&state.log).then(|| state.log.timestamp_format.clone());
+        (format, state.face, state.sink.clone())
     };
     let time = time.map_or_else(String::new, |format| clock::local_time(&format));
     let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let writer = Writer { host: host(), pid: process::id(), thread };
-    sink.write(&compose(shape, &time, writer, text));
+    sink.write(&compose(shape, face.unwrap_or(latest), &time, writer, text));
 }
 
-/// Takes over the settings of a new communicator, and says, once for each, what is set and what is wrong with it.
-pub fn configure(settings: &Settings) {
-    apply(&settings.log);
+/// Takes over the settings of a new communicator, and says, once for each, what is set and what is wrong with it. Lines have the
+/// shape that programs look for which call by the names of `face`.
+pub fn configure(settings: &Settings, face: Face) {
+    apply(&settings.log, Some(face));
     for warning in settings.report.warnings.iter().filter(|text| is_new(text)) {
         super::warn(warning);
     }
-    for (name, value, origin) in settings.report.given.iter().filter(|_| shows(ENV)) {
+    let report = &settings.report;
+    for (name, value, origin) in report.given.iter().filter(|_| shows(ENV)) {
         info_once(ENV, &format!("{name} set by {origin} to {value}."));
+    }
+    for (name, value, origin) in report.without_effect.iter().filter(|_| shows(ENV)) {
+        info_once(ENV, &format!("{name} set by {origin} to {value}; it has no effect here."));
     }
 }
 
@@ -140,7 +153,7 @@ pub fn reset() {
 pub(super) fn change_level(request: LevelRequest) {
     *ASKED.lock() = request;
     // What cannot be read now is said when the next communicator is made.
-    apply(&Log::load().unwrap_or_default());
+    apply(&Log::load().unwrap_or_default(), None);
     let said = match request {
         LevelRequest::AsSet => "as the settings have it".to_string(),
         LevelRequest::Level(level, subsystems) => format!("{level:?} with subsystems {subsystems:#x}"),
@@ -148,18 +161,34 @@ pub(super) fn change_level(request: LevelRequest) {
     info(u32::MAX, format_args!("accl log: the level is {said} from here on"));
 }
 
-fn apply(log: &Log) {
+/// After a warning: whoever wants to see more from then on does.
+pub(super) fn warned() {
+    let state = STATE.lock();
+    let log = state.as_ref().map(|state| &state.log);
+    let raised = log.filter(|log| log.warning_raises && (Level::Warn..Level::Info).contains(&log.level));
+    let Some(log) = raised.cloned() else { return };
+    drop(state);
+    *ASKED.lock() = LevelRequest::Level(Level::Info, log.subsystems);
+    apply(&log, None);
+}
+
+/// Without a face, lines keep the shape that they have.
+fn apply(log: &Log, face: Option<Face>) {
     let log = &ASKED.lock().applied_to(log);
     let mut state = STATE.lock();
-    if state.as_ref().is_none_or(|state| state.log != *log) {
-        let before = state.take().map(|state| state.sink);
-        *state = Some(State::of(log.clone(), before));
+    let face = face.or_else(|| state.as_ref().map(|state| state.face)).unwrap_or_default();
+    match state.as_mut().filter(|state| state.log == *log) {
+        Some(state) => state.face = face,
+        None => {
+            let before = state.take().map(|state| state.sink);
+            *state = Some(State::of(log.clone(), face, before));
+        }
     }
     SHOWN.store(word(log), Ordering::Relaxed);
 }
 
 impl State {
-    fn of(log: Log, before: Option<Sink>) -> Self {
+    fn of(log: Log, face: Face, before: Option<Sink>) -> Self {
         // The version alone is for people, on the terminal.
         let pattern = log.file.as_ref().filter(|_| log.level > Level::Version);
         let sink = pattern.map_or_else(|| Ok(Sink::output()), |pattern| Sink::of(pattern, before));
@@ -172,7 +201,7 @@ impl State {
             let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
             Sink::output()
         });
-        Self { log, sink, process: process::id() }
+        Self { log, face, sink, process: process::id() }
     }
 }
 

@@ -16,25 +16,21 @@ pub mod records;
 mod sink;
 
 pub use level_request::LevelRequest;
-pub use record_format::{End, Head, Operation, Record, Traffic, Wait};
+pub use record_format::{End, Head, Operation, Paths, Record, Traffic, Wait};
 pub use recorder::{Recorder, TIMED_BYTES, Waiting};
 
 use crate::sync::prim::{AtomicBool, Ordering};
+use crate::types::Face;
 use line::Shape;
 use std::io::Write;
 use std::panic::Location;
 
 /// The version, once in a process, if the log's level is at least that.
-pub fn version() {
+pub fn version(face: Face) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if log::shows_version() && !SAID.swap(true, Ordering::Relaxed) {
-        let code = crate::VERSION_CODE;
-        let (major, minor, patch) = (code / 10_000, code / 100 % 100, code % 100);
         let ours = env!("CARGO_PKG_VERSION");
-        log::write(
-            Shape::Version,
-            format_args!("NCCL version {major}.{minor}.{patch}+cuda0.0 (ACCL-P {ours})"),
-        );
+        log::write(Shape::Version, Some(face), format_args!("{} (ACCL-P {ours})", face.version_text()));
     }
 }
 
@@ -42,7 +38,8 @@ pub fn version() {
 #[track_caller]
 pub fn warn(text: &str) {
     if log::shows_warnings() {
-        log::write(Shape::Warn(Location::caller()), format_args!("{text}"));
+        log::write(Shape::Warn(Location::caller()), None, format_args!("{text}"));
+        log::warned();
     } else {
         let line = format!("ACCL WARN [{}] {text}\n", std::process::id());
         let _ = std::io::stderr().write_all(line.as_bytes());
@@ -52,6 +49,8 @@ pub fn warn(text: &str) {
 /// The text of a failed call, for those who asked to see them.
 pub fn failed_call(function: &str, error: &crate::Error) {
     if log::shows_warnings() {
-        log::write(Shape::Warn(error.place()), format_args!("{function}: {}", error.text()));
+        let text = format_args!("{function}: {}", error.text());
+        log::write(Shape::Warn(error.place()), Some(Face::of_function(function)), text);
+        log::warned();
     }
 }

@@ -57,6 +57,10 @@ pub(super) mod live {
     pub(crate) const END_NS: usize = FIRST + 9;
     /// The first failure's text: its length, stored last, and its bytes.
     pub(crate) const FAILURE: usize = FIRST + 10;
+    /// RDMA: how often paths came up, how often they failed, and the segments that went again then.
+    pub(crate) const PATHS_UP: usize = FIRST + 11;
+    pub(crate) const PATHS_FAILED: usize = FIRST + 12;
+    pub(crate) const SEGMENTS_AGAIN: usize = FIRST + 13;
     /// Odd while what follows is being changed.
     pub(crate) const WAIT_VERSION: usize = FIRST + 16;
     /// Since when it waits (0: it does not), and when it last looked around, in ns since 1970.
@@ -170,6 +174,17 @@ pub struct Wait {
     pub text: String,
 }
 
+/// What has become of RDMA paths, those to all peers together: this rank's ends of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Paths {
+    /// How often one came up.
+    pub came_up: u64,
+    /// How often one failed that had been up.
+    pub failed: u64,
+    /// Segments that went again for that.
+    pub segments_again: u64,
+}
+
 /// What was exchanged with one peer in messages, as of the rank's last wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
@@ -229,6 +244,8 @@ pub struct Record {
     pub wait: Option<Wait>,
     /// What was exchanged with peers, the first few of them.
     pub traffic: Vec<Traffic>,
+    /// What has become of RDMA paths.
+    pub paths: Paths,
     /// The last operations, in order.
     pub operations: Vec<Operation>,
 }
@@ -357,6 +374,11 @@ impl Record {
             failure: (!failure.is_empty()).then_some(failure),
             wait: wait_of(file, &word),
             traffic: traffic_of(&word),
+            paths: Paths {
+                came_up: word(live::PATHS_UP),
+                failed: word(live::PATHS_FAILED),
+                segments_again: word(live::SEGMENTS_AGAIN),
+            },
             operations,
         })
     }

@@ -8,7 +8,7 @@
 
 use super::level_request::LevelRequest;
 use super::record_format::{
-    ENTRY_WORDS, End, Head, ON_STREAM, PEERS_BYTES, RING_BYTES, RING_ENTRIES, TIMED, TRANSFER, live,
+    ENTRY_WORDS, End, Head, ON_STREAM, PEERS_BYTES, Paths, RING_BYTES, RING_ENTRIES, TIMED, TRANSFER, live,
 };
 use super::records::Place;
 use crate::error::Result;
@@ -263,6 +263,13 @@ impl Recorder {
             self.store(at + 2, received);
             self.store_last(at, key);
         }
+    }
+
+    /// What has become of RDMA paths.
+    pub fn paths(&self, paths: &Paths) {
+        self.store(live::PATHS_UP, paths.came_up);
+        self.store(live::PATHS_FAILED, paths.failed);
+        self.store(live::SEGMENTS_AGAIN, paths.segments_again);
     }
 
     /// It waits no more.

@@ -4,10 +4,14 @@
 //! Test buffers outlive the links that use them.
 #![allow(unsafe_code)]
 
+use super::rdma::{RdmaLink, RdmaReceiver, RdmaSender};
 use super::shm::{Lane, Reach, RingReceiver, RingSender};
 use super::tcp::{Link, TcpReceiver, TcpSender};
 use super::{MessageHead, Outgoing, Receiver, Sender, mem, shm};
+use crate::config;
 use crate::device::{Host, UserPointer};
+use crate::driver::verbs::fake::Fake;
+use crate::driver::verbs::{self, Verbs};
 use crate::os::process;
 use crate::types::Scalar;
 
@@ -28,16 +32,45 @@ fn tcp(stripes: usize) -> Pair {
     (Box::new(TcpSender::new(sending)), Box::new(TcpReceiver::new(receiving)))
 }
 
+/// Over verbs that are given; settled, or with all that to come.
+fn rdma(verbs: &dyn Verbs, pairs: u8, is_settled: bool) -> Pair {
+    let mut settings = config::Network::default();
+    (settings.verbs.pairs, settings.verbs.timeout) = (pairs, 18);
+    let ends = RdmaLink::pair(verbs, &settings);
+    if is_settled {
+        assert!(RdmaLink::settle(&ends) > 0, "no path is up");
+    }
+    let [sending, receiving] = ends;
+    (Box::new(RdmaSender::new(sending)), Box::new(RdmaReceiver::new(receiving)))
+}
+
+/// Verbs of this machine, if it has a device: in the guest of `ci/rdma` it must.
+fn real_verbs() -> Option<&'static dyn Verbs> {
+    let found = verbs::of_process().unwrap().ok().filter(|verbs| !verbs.devices().unwrap().is_empty());
+    assert!(found.is_some() || std::env::var_os("TEST_REQUIRES_RDMA").is_none(), "there is no RDMA device");
+    found
+}
+
 fn every_transport() -> Vec<(&'static str, Pair)> {
     let shared = || shm::create(2).unwrap().0;
-    vec![
+    let mut all = vec![
         ("mem", ring(mem::arena(2).unwrap(), mem::LEND_ABOVE_BYTES, Reach::SameProcess)),
         ("shm, reading across", ring(shared(), shm::LEND_ABOVE_BYTES, Reach::CrossProcess(process::id()))),
         ("shm, through the ring", ring(shared(), usize::MAX, Reach::None)),
         ("tcp", tcp(1)),
         ("tcp, 2 stripes", tcp(2)),
         ("tcp, 4 stripes", tcp(4)),
-    ]
+        ("rdma, fake", rdma(&Fake::new(1, 1), 1, true)),
+        ("rdma, fake, 2 ports, 3 pairs each", rdma(&Fake::new(2, 2), 3, true)),
+        ("rdma, fake, from the beginning", rdma(&Fake::new(2, 3), 1, false)),
+        ("rdma, no port", rdma(&Fake::new(0, 4), 1, false)),
+    ];
+    if let Some(verbs) = real_verbs() {
+        all.push(("rdma, this machine's", rdma(verbs, 1, true)));
+        all.push(("rdma, this machine's, 3 pairs", rdma(verbs, 3, true)));
+        all.push(("rdma, this machine's, from the beginning", rdma(verbs, 1, false)));
+    }
+    all
 }
 
 pub(super) fn bytes(length: usize, seed: usize) -> Vec<u8> {
@@ -169,12 +202,18 @@ fn credits_run_out_and_come_back() {
         };
         assert!(count > 10, "{name}: {count}");
         assert!(!sender.offer(&Host, &mut stuck).unwrap(), "{name}: nothing was consumed");
-        // A ring has room again as soon as a message is consumed, a socket when its kernel sees fit.
-        let enough = if name.starts_with("tcp") { count } else { 1 };
+        // A ring has room again as soon as a message is consumed, a socket when its kernel sees fit,
+        // RDMA by the quarter.
+        let enough = if name.starts_with("tcp") || name.starts_with("rdma") { count } else { 1 };
         for expected in 0..=count {
             assert_eq!(next_head(&mut *receiver).tag, expected, "{name}");
             skip(&mut *receiver, 2000);
             sender.offer(&Host, &mut stuck).unwrap();
+            // Credits may take their time.
+            while expected + 1 >= enough && enough > 1 && !stuck.is_done(&*sender) {
+                std::thread::yield_now();
+                sender.offer(&Host, &mut stuck).unwrap();
+            }
             assert!(expected + 1 < enough || stuck.is_done(&*sender), "{name}");
         }
     }

@@ -11,6 +11,7 @@ pub mod board;
 #[cfg(test)]
 mod conformance;
 pub mod mem;
+pub mod rdma;
 pub mod shm;
 pub mod tcp;
 
@@ -102,6 +103,16 @@ pub trait Sender: Send + std::fmt::Debug {
     fn waits_for(&self) -> u64 {
         0
     }
+}
+
+/// What both halves of a link to another host have in common.
+pub trait Route: Send + Sync + std::fmt::Debug {
+    /// Has this rank's bell rung as soon as there is something to read on one connection of `reads` (bits), or room on one of
+    /// `writes`.
+    fn ring_when(&self, reads: u64, writes: u64) -> Result<()>;
+
+    /// True if something may still come on it, or has come and was not looked at.
+    fn is_open(&self) -> bool;
 }
 
 /// The receiving half of a link.

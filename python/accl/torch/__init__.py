@@ -15,7 +15,8 @@ __all__ = ["empty"]
 
 
 def _create(options, _extra):
-    return _group.Group(options).backend()
+    group = _group.Group(options.group_rank, options.group_size, options.store, options.group_id, options.timeout)
+    return group.backend()
 
 
 def _register():
@@ -30,11 +31,12 @@ class _Memory:
     """Memory of the library, which goes when nothing uses it any more."""
 
     def __init__(self, opened, size_bytes):
-        self._library, self.size_bytes = opened, size_bytes
+        self._library, self.size_bytes, self.address = opened, size_bytes, None
         self.address = opened.allocate(max(size_bytes, 1))
 
     def __del__(self):
-        self._library.memory_free(self.address)
+        if self.address is not None:
+            self._library.memory_free(self.address)
 
 
 def empty(*size, dtype=None):

@@ -70,7 +70,7 @@ class Movements:
         self._own_part(row, input)
         count = input.numel()
         if any(part.numel() != count for part in row):
-            return self.allgather_coalesced([row], [input], opts)
+            return self._gather_lists([row], [input], opts)
         source, flat = Plain(input), together(row)
         in_place = flat is not None
         if not in_place:
@@ -84,15 +84,22 @@ class Movements:
             )
 
         def finish():
-            for part, come in zip(row, flat.split(count) if count else (), strict=False):
+            for part, come in zip((part.detach() for part in row), flat.split(count) if count else (), strict=False):
                 part.copy_(come.view(part.shape))
 
         return self._run(opts, launch, [row], None if in_place else finish, (source, flat, row))
 
     def allgather_coalesced(self, outputs, inputs, opts):
-        if len(outputs) == self._size != len(inputs) and all(len(row) == len(inputs) for row in outputs):
-            # By rank, as gloo has it; here by tensor.
-            outputs = [list(column) for column in zip(*outputs, strict=True)]
+        """`outputs` has a list for each rank, with a tensor for each of the inputs."""
+        self._count_is(outputs, "all_gather_coalesced: the list of output lists")
+        if any(len(row) != len(inputs) for row in outputs):
+            raise ValueError(
+                f"all_gather_coalesced: {len(inputs)} inputs, and output lists of {[len(row) for row in outputs]} tensors; need as many in each"
+            )
+        return self._gather_lists([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
+
+    def _gather_lists(self, outputs, inputs, opts):
+        """`outputs` has a list for each of the inputs, with a tensor for each rank."""
         lists = [(self._own_part(row, input), row) for row, input in zip(outputs, inputs, strict=True)]
         parts = [[Plain(part, filled=False) for part in row] for _, row in lists]
         for (own, _), row in zip(lists, parts, strict=True):
@@ -100,7 +107,7 @@ class Movements:
         comm = self._begin(opts)
 
         def launch(stream):
-            self._grouped(
+            self._library.group(
                 (
                     self._library.broadcast,
                     part.data.data_ptr(),
@@ -147,7 +154,7 @@ class Movements:
                 (self._library.recv, *bytes_of(target.data), rank, comm, stream)
                 for rank, target in enumerate(targets)
             ]
-            self._grouped(sends + receives)
+            self._library.group(sends + receives)
 
         finish = all_of(target.put_back for target in targets)
         return self._run(opts, launch, outputs, finish, (input, targets))
@@ -168,7 +175,7 @@ class Movements:
                 (self._library.send, *bytes_of(source.data), rank, comm, stream)
                 for rank, source in enumerate(sources)
             ]
-            self._grouped([*sends, (self._library.recv, *bytes_of(output.data), root, comm, stream)])
+            self._library.group([*sends, (self._library.recv, *bytes_of(output.data), root, comm, stream)])
 
         return self._run(opts, launch, outputs, output.put_back, (output, sources))
 
@@ -234,6 +241,6 @@ class Movements:
             receives = [
                 (self._library.recv, *bytes_of(part), rank, comm, stream) for rank, part in enumerate(targets)
             ]
-            self._grouped(sends + receives)
+            self._library.group(sends + receives)
 
         return self._run(opts, launch, outputs, finish, (keep, sources, targets))

@@ -30,9 +30,12 @@ class Reductions:
     def _all_reduce(self, tensors, opts):
         operands = [Operand(tensor, opts.reduceOp) for tensor in checked(tensors)]
         comm = self._begin(opts)
-        if any(operand.how.combine for operand in operands):
-            for operand in operands:
+        # Those of types for which the library has no such operator.
+        for operand in operands:
+            if operand.how.combine:
                 self._combine_all(operand)
+        operands = [operand for operand in operands if not operand.how.combine]
+        if not operands:
             return done(tensors)
 
         def launch(stream):
@@ -88,9 +91,11 @@ class Reductions:
             for output, input in zip(outputs, inputs, strict=True)
         ]
         comm = self._begin(opts)
-        if any(operand.how.combine for operand, _ in pairs):
-            for operand, result in pairs:
+        for operand, result in pairs:
+            if operand.how.combine:
                 self._combine_shares(operand, result)
+        pairs = [(operand, result) for operand, result in pairs if not operand.how.combine]
+        if not pairs:
             return done(outputs)
 
         def launch(stream):
@@ -134,7 +139,7 @@ class Reductions:
 
         def launch(stream):
             with self._operators([result], comm) as [operator]:
-                self._grouped(
+                self._library.group(
                     (
                         self._library.reduce,
                         operand.address(),
@@ -195,7 +200,7 @@ class Reductions:
         parts = torch.empty_like(flat)
         self._check(self._moved, self._library.all_to_all, flat, parts, flat.nbytes // self._size)
         view = _SIGNED.get(flat.dtype, flat.dtype)
-        mine, *others = parts.view(view).view(self._size, -1).unbind()
+        mine, *others = parts.view(view).view(self._size, parts.numel() // self._size).unbind()
         for other in others:
             mine = operand.how.combine(mine, other)
         return mine.contiguous().view(flat.dtype)
@@ -209,7 +214,7 @@ class Reductions:
         """The sum of sparse tensors: everybody gets all entries."""
         if opts.reduceOp != torch.distributed.ReduceOp.SUM:
             raise ValueError("all_reduce of sparse tensors sums; there is no other operator for them")
-        mine = tensor.coalesce()
+        mine = tensor.detach().coalesce()
         comm = self._begin(opts)
         counts = torch.zeros(self._size, dtype=torch.int64)
         own = torch.tensor([mine._nnz()])
@@ -226,7 +231,8 @@ class Reductions:
             for parts in (indices, values)
             for rank, part in enumerate(parts)
         ]
-        self._check(self._grouped, calls)
+        self._check(self._library.group, calls)
         whole = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape).coalesce()
-        tensor.copy_(whole)
+        with torch.no_grad():
+            tensor.copy_(whole)
         return done([whole])

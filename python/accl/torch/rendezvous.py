@@ -21,6 +21,14 @@ class Rendezvous:
         with self._lock:
             return self._store.check(names)
 
+    def forget(self, name):
+        """Takes a value back, if the store can do that."""
+        with self._lock:
+            try:
+                self._store.delete_key(name)
+            except (RuntimeError, NotImplementedError):
+                pass
+
     def hear(self, name, limit_s=None, missing=""):
         """A value that somebody leaves. After the limit, TimeoutError says what is missing."""
         pause_s, start = 0.0005, time.monotonic()
@@ -31,3 +39,15 @@ class Rendezvous:
             pause_s = min(2 * pause_s, 0.05)
         with self._lock:
             return self._store.get(name)
+
+    def another(self, name, known, limit_s):
+        """A value of this name that is not the known one; None if none comes in time."""
+        start = time.monotonic()
+        while True:
+            with self._lock:
+                found = self._store.get(name) if self._store.check([name]) else known
+            if found != known:
+                return found
+            if time.monotonic() - start > limit_s:
+                return None
+            time.sleep(0.05)

@@ -17,7 +17,8 @@ class Plain:
     __slots__ = ("data", "tensor")
 
     def __init__(self, tensor, *, filled=True):
-        self.tensor = tensor
+        # What calls write is nothing that autograd is to know of.
+        self.tensor = tensor = tensor.detach()
         if is_plain(tensor):
             self.data = tensor
         elif filled:
@@ -39,8 +40,8 @@ class Operand:
     __slots__ = ("count", "data", "dtype", "how", "plain", "tensor")
 
     def __init__(self, tensor, op, *, filled=True):
-        self.tensor, self.how = tensor, reduction(tensor.dtype, op)
-        self.plain = Plain(tensor, filled=filled).data
+        plain = Plain(tensor, filled=filled)
+        self.tensor, self.plain, self.how = plain.tensor, plain.data, reduction(tensor.dtype, op)
         data = self.plain
         if self.how.wide is not None:
             data = data.to(self.how.wide)

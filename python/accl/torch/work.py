@@ -1,4 +1,4 @@
-"""What callers get for an operation: done, or under way on a host stream of its own.
+"""What callers get for an operation: done, or under way on a host stream of its own, or as a message.
 
 What is under way is C++ (`native`) where that can be compiled, else Python, of which PyTorch asks only `wait()` and `get_future()`: there
 `is_completed()` says False until somebody has waited.
@@ -6,6 +6,7 @@ What is under way is C++ (`native`) where that can be compiled, else Python, of 
 
 import collections
 import ctypes
+import datetime
 import functools
 import threading
 import time
@@ -27,46 +28,41 @@ def done(outputs):
 
 
 class Pending(Work):
-    """An operation that runs on a stream, or will. `finish` is called once when it is done, by whoever notices first; `keep` is what must live
+    """An operation that is under way. `finish` is called once when it is done, by whoever notices first; `keep` is what must live
     until then."""
 
-    def __init__(self, streams, outputs, finish, keep, source):
+    def __init__(self, streams, way, outputs, finish, keep):
         super().__init__()
-        self._streams, self._stream = streams, None
-        self._outputs, self._finish, self._keep, self._source = outputs, finish, keep, source
-        self._launched = threading.Event()
+        self._streams, self._way = streams, way
+        self._outputs, self._finish, self._keep = outputs, finish, keep
         self._lock = threading.Lock()
         self._failure = self._future = None
         self._over = False
 
-    def begin(self, stream):
-        """It runs now."""
-        self._stream = stream
-        self._launched.set()
-
-    def refuse(self, failure):
-        """It will never run."""
-        self._failure, self._over = failure, True
-        self._launched.set()
-
     def _end(self, code):
-        """Called with the lock held, when the stream has come to the end."""
+        """Called with the lock held, when it has come to the end."""
         try:
             self._streams.library.check(code)
             if self._finish is not None:
                 self._finish()
         except Exception as failure:  # what it is, the waiter is told
-            self._failure = self._streams.explained(failure)
-        self._streams.give_back(self._stream)
+            self._failure = failure
+        self._way.give_back()
         self._finish = self._keep = None
         self._over = True
+        self._streams.forget(self)
+
+    @property
+    def is_awaited(self):
+        """True for what the end of a group waits for."""
+        return self._way.is_awaited
 
     def is_completed(self):
         # Somebody who waits holds the lock, and tells.
-        if self._launched.is_set() and not self._over and self._lock.acquire(blocking=False):
+        if not self._over and self._lock.acquire(blocking=False):
             try:
                 if not self._over:
-                    code = self._streams.library.stream_query(self._stream)
+                    code = self._way.look()
                     if code != library.IN_PROGRESS:
                         self._end(code)
             finally:
@@ -77,29 +73,26 @@ class Pending(Work):
         return self.is_completed() and self._failure is None
 
     def exception(self):
-        return self._failure
+        return None if self._failure is None else self._streams.explained(self._failure)
 
     def wait(self, timeout=None):
         seconds = timeout.total_seconds() if timeout is not None else 0
-        if seconds > 0:
-            self._wait_until(time.monotonic() + seconds, seconds)
-        else:
-            self._launched.wait()
-            with self._lock:
-                if not self._over:
-                    self._end(self._streams.library.stream_synchronize(self._stream))
+        late = f"the operation is not done after {seconds:g} s; see accl status for who is missing"
+        # Somebody else may wait, maybe without a limit.
+        if not self._lock.acquire(timeout=seconds if seconds > 0 else -1):
+            raise self._streams.explained(late)
+        try:
+            if not self._over:
+                code = self._way.block(max(seconds, 0))
+                if code == library.IN_PROGRESS:
+                    raise self._streams.explained(late)
+                self._end(code)
+        finally:
+            self._lock.release()
         if self._failure is not None:
-            raise self._failure
+            # Each who waits gets an exception of its own.
+            raise self._streams.explained(self._failure)
         return True
-
-    def _wait_until(self, deadline, seconds):
-        self._launched.wait(seconds)
-        while not self.is_completed():
-            if time.monotonic() > deadline:
-                raise self._streams.explained(
-                    TimeoutError(f"the operation is not done after {seconds:g} s; see accl status for who is missing")
-                )
-            time.sleep(_LOOK_S)
 
     def synchronize(self):
         self.wait()
@@ -107,14 +100,62 @@ class Pending(Work):
     def result(self):
         return self._outputs
 
-    def source_rank(self):
-        return self._source
-
     def get_future(self):
         if self._future is None:
             self._future = torch.futures.Future()
-            self._streams.tell(self, self._future)
+            threading.Thread(target=self._complete, name="accl-future", daemon=True).start()
         return self._future
+
+    def _complete(self):
+        """On a thread of its own: operations end in any order, and what is to be done then may wait for others."""
+        try:
+            self.wait()
+        except Exception as failure:
+            self._future.set_exception(failure)
+        else:
+            self._future.set_result(self._outputs)
+
+
+class _OnStream:
+    """The way of an operation on a host stream."""
+
+    is_awaited = True
+
+    def __init__(self, streams, stream):
+        self._streams, self._stream = streams, stream
+
+    def look(self):
+        return self._streams.library.stream_query(self._stream)
+
+    def block(self, seconds):
+        if seconds == 0:
+            return self._streams.library.stream_synchronize(self._stream)
+        deadline = time.monotonic() + seconds
+        code = self.look()
+        while code == library.IN_PROGRESS and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+            code = self.look()
+        return code
+
+    def give_back(self):
+        self._streams.give_back(self._stream)
+
+
+class _AsMessage:
+    """The way of a send or a receive."""
+
+    def __init__(self, opened, request, receives):
+        self._library, self._request, self.is_awaited = opened, request, not receives
+
+    def look(self):
+        return self._library.request_test(self._request)
+
+    def block(self, seconds):
+        # 0 is no limit there.
+        return self._library.request_wait(self._request, max(int(seconds * 1000), 1) if seconds > 0 else 0)
+
+    def give_back(self):
+        self._library.request_free(self._request)
 
 
 def _finish(finish, _keep):
@@ -132,13 +173,6 @@ def flattened(tensors):
 class _Launching:
     """How operations get their streams: what `Streams` and `NativeStreams` have in common."""
 
-    def begin(self, work, launch):
-        """Launches an operation that was deferred."""
-        try:
-            self._start(work, self._launched(launch))
-        except Exception as failure:  # what it is, the waiter is told
-            self.refuse(work, failure)
-
     def _launched(self, launch):
         """The stream on which it runs."""
         stream = self._take() or self.library.stream()
@@ -153,119 +187,116 @@ class _Launching:
 
 
 class Streams(_Launching):
-    """Host streams that are used again and again, operations that nobody has waited for yet, and the thread that completes futures."""
+    """Host streams that are used again and again, and operations that are not over."""
+
+    tells_sources = False
 
     def __init__(self, opened, explained):
         """`explained` makes the exception of a failure that callers see."""
         self.library, self.explained = opened, explained
         self._free = collections.deque()
-        self._pending = collections.deque()
-        self._told = None
-        self._lock = threading.Lock()
+        self._pending = {}
+        self._sweep_at = 64
 
-    def run(self, launch, outputs, finish=None, keep=None, source=-1):
+    def __del__(self):
+        for stream in self._free:
+            self.library.stream_destroy(stream)
+
+    def backend(self, group):
+        """None: it is Python."""
+        return None
+
+    def run(self, launch, outputs, finish=None, keep=None):
         """Launches an operation by `launch(stream)` and returns it; `keep` lives until it is done, then `finish` is called."""
-        work = self.defer(outputs, finish, keep, source)
-        work.begin(self._launched(launch))
+        return self._kept(Pending(self, _OnStream(self, self._launched(launch)), outputs, finish, keep))
+
+    def message(self, request, receives, tensors, finish=None, keep=None):
+        """The same for a send or a receive that has begun."""
+        return self._kept(Pending(self, _AsMessage(self.library, request, receives), tensors, finish, keep))
+
+    def _kept(self, work):
+        # Its tensors live until it is done, also if the caller forgets it.
+        self._pending[id(work)] = work
+        if len(self._pending) >= self._sweep_at:
+            self.sweep()
+            self._sweep_at = max(64, 2 * len(self._pending))
         return work
 
-    def defer(self, outputs, finish=None, keep=None, source=-1):
-        """An operation that is launched later, by `begin(work, launch)`, or never, by `refuse(work, failure)`."""
-        work = Pending(self, outputs, finish, keep, source)
-        with self._lock:
-            while self._pending and self._pending[0].is_completed():
-                self._pending.popleft()
-            # Its tensors live until it is done, also if the caller forgets it.
-            self._pending.append(work)
-        return work
+    def forget(self, work):
+        """It is over."""
+        self._pending.pop(id(work), None)
 
-    def _start(self, work, stream):
-        work.begin(stream)
-
-    def refuse(self, work, failure):
-        work.refuse(self.explained(failure))
+    def sweep(self):
+        """Forgets all that are over."""
+        for work in list(self._pending.values()):
+            work.is_completed()
 
     def _take(self):
-        with self._lock:
-            return self._free.pop() if self._free else None
+        return self._free.pop() if self._free else None
 
-    def use(self, comm, limit_ms, usual_ms):
+    def use(self, comm, messages, limit_ms, usual_ms):
         """What is told to those who make calls without Python."""
+
+    def tell_failure(self):
+        """What asks to be called after a failure is not asked for by releases that take back ends in Python."""
 
     def give_back(self, stream):
         """The stream has nothing more to do."""
         self._free.append(stream)
 
-    def drain(self):
-        """Waits for all that is under way; failures have their own tellers."""
-        while self._pending:
-            work = self._pending.popleft()
+    def drain(self, limit_ms):
+        """Waits for all that is under way, for so long at most, but for receives: nobody wants what has not come yet. Failures have their
+        own tellers."""
+        deadline = time.monotonic() + limit_ms / 1000
+        for work in [work for work in list(self._pending.values()) if work.is_awaited]:
             try:
-                work.wait()
+                work.wait(datetime.timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
             except Exception:  # kept in the work
                 pass
-
-    def tell(self, work, future):
-        """Completes a future when an operation is done."""
-        if self._told is None:
-            self._told = collections.deque()
-            self._some = threading.Semaphore(0)
-            threading.Thread(target=self._complete, name="accl-futures", daemon=True).start()
-        self._told.append((work, future))
-        self._some.release()
-
-    def _complete(self):
-        while True:
-            self._some.acquire()
-            work, future = self._told.popleft()
-            try:
-                work.wait()
-            except Exception as failure:
-                future.set_exception(failure)
-            else:
-                future.set_result(work.result())
 
 
 class NativeStreams(_Launching):
     """The same where the back end is C++, which makes plain calls itself."""
 
-    def __init__(self, module, opened, group, explained):
+    tells_sources = True
+
+    def __init__(self, module, opened, explained):
         self._module, self.library, self.explained = module, opened, explained
+        # As work.hpp has them.
+        functions = [
+            *(opened.error_text, opened.stream_synchronize, opened.stream_query, opened.stream_destroy),
+            *(opened.request_test, opened.request_wait, opened.request_source, opened.request_free),
+            *(opened.isend, opened.irecv),
+            *(opened.all_reduce, opened.reduce_scatter, opened.broadcast, opened.all_gather, opened.all_to_all),
+        ]
+        addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+        self._rank = module.rank(addresses, lambda text: str(explained(text)))
 
-        def addresses(*functions):
-            return [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
+    def backend(self, group):
+        """What PyTorch calls, which holds on to the group; nothing of the group holds on to it."""
+        return self._module.backend(group.rank, group.size, group, self._rank)
 
-        asked = addresses(opened.stream_synchronize, opened.stream_query, opened.error_text)
-        self._functions = module.functions(*asked, lambda text: str(explained(text)))
-        called = (opened.all_reduce, opened.reduce_scatter, opened.broadcast, opened.all_gather, opened.all_to_all)
-        self.backend = module.backend(
-            group.rank, group.size, group, self._functions, module.collectives(addresses(*called))
-        )
-
-    def run(self, launch, outputs, finish=None, keep=None, source=-1):
+    def run(self, launch, outputs, finish=None, keep=None):
         stream = self._launched(launch)
-        finish = functools.partial(_finish, finish, keep)
-        return self._module.work(self.backend, stream, flattened(outputs), finish, source)
+        return self._module.work(self._rank, stream, flattened(outputs), functools.partial(_finish, finish, keep))
 
-    def defer(self, outputs, finish=None, keep=None, source=-1):
-        """An operation that is launched later, by `begin(work, launch)`, or never, by `refuse(work, failure)`."""
-        finish = functools.partial(_finish, finish, keep)
-        return self._module.work(self.backend, 0, flattened(outputs), finish, source)
-
-    def _start(self, work, stream):
-        self._module.begin(work, stream)
-
-    def refuse(self, work, failure):
-        self._module.refuse(work, str(failure))
+    def message(self, request, receives, tensors, finish=None, keep=None):
+        return self._module.message(self._rank, request, receives, tensors, functools.partial(_finish, finish, keep))
 
     def _take(self):
-        return self._module.take(self.backend)
+        return self._module.take(self._rank)
 
     def give_back(self, stream):
-        self._module.give_back(self._functions, stream)
+        self._module.give_back(self._rank, stream)
 
-    def use(self, comm, limit_ms, usual_ms):
-        self._module.use(self.backend, comm or 0, limit_ms, usual_ms)
+    def use(self, comm, messages, limit_ms, usual_ms):
+        self._module.use(self._rank, comm or 0, messages or 0, limit_ms, usual_ms)
 
-    def drain(self):
-        self._module.drain(self.backend)
+    def sweep(self):
+        self._module.sweep(self._rank)
+
+    def tell_failure(self):
+        self._module.tell_failure(self._rank)
+
+    def drain(self, limit_ms):
+        self._module.drain(self._rank, limit_ms)

@@ -43,6 +43,16 @@ struct Process {
     port: Option<u16>,
     port_error: Option<String>,
     tune_cache: Option<String>,
+    rdma: Rdma,
+}
+
+/// What there is for RDMA.
+#[derive(Debug, Deserialize)]
+struct Rdma {
+    used: Vec<String>,
+    not_used: Vec<String>,
+    /// What each peer takes for each port and kind of messages.
+    locked_bytes: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,7 +123,6 @@ fn limits() -> Vec<Check> {
     let files = limit(libc::RLIMIT_NOFILE);
     let threads = limit(libc::RLIMIT_NPROC);
     let space = limit(libc::RLIMIT_AS);
-    let locked = limit(libc::RLIMIT_MEMLOCK);
     vec![
         check(
             "open files",
@@ -134,8 +143,34 @@ fn limits() -> Vec<Check> {
             amount(space),
             "lift the limit (ulimit -v unlimited): the ranks of a communicator share up to 256 MiB of addresses on each host",
         ),
-        // Nothing is locked yet; who asks wants to know.
-        check("locked memory", State::Ok, amount(locked), ""),
+    ]
+}
+
+/// Ports, and the memory that may be locked for them.
+fn rdma(found: &Rdma) -> [Check; 2] {
+    let Rdma { used, not_used, locked_bytes } = found;
+    let has_devices = !used.is_empty() || not_used.iter().any(|reason| reason.starts_with("port "));
+    let text = match (used.is_empty(), not_used.is_empty()) {
+        (false, true) => used.join(", "),
+        (false, false) => format!("{}; not used: {}", used.join(", "), not_used.join("; ")),
+        (true, _) => format!("none is used, so that data between hosts goes by TCP: {}", not_used.join("; ")),
+    };
+    let state = if used.is_empty() && has_devices { State::Warn } else { State::Ok };
+    let locked = limit(libc::RLIMIT_MEMLOCK);
+    let enough = used.is_empty() || locked.0 >= 64 * locked_bytes;
+    let remedy = format!(
+        "raise the limit (ulimit -l unlimited; in containers --ulimit memlock=-1): RDMA locks {} KiB for each peer, port and kind of messages, and \
+         what cannot be locked goes by TCP",
+        locked_bytes / 1024
+    );
+    [
+        check(
+            "RDMA ports",
+            state,
+            text,
+            "put right what it says of each port, or set NCCL_IB_DISABLE=1 if they are not for this",
+        ),
+        check("locked memory", if enough { State::Ok } else { State::Warn }, amount(locked), &remedy),
     ]
 }
 
@@ -169,6 +204,7 @@ fn library_says(library: Option<&Path>) -> Vec<Check> {
             "let a port be listened at, or set ACCL_PORT_RANGE=first-last to ports that are free",
         ),
     };
+    let [ports, locked] = rdma(&process.rdma);
     vec![
         check("library", State::Ok, path, ""),
         check(
@@ -188,6 +224,8 @@ fn library_says(library: Option<&Path>) -> Vec<Check> {
             "",
         ),
         port,
+        ports,
+        locked,
         check(
             "figures of this machine",
             if process.tune_cache.is_some() { State::Ok } else { State::Warn },
@@ -326,6 +364,33 @@ mod tests {
         );
         assert_eq!(amount((5, libc::RLIM_INFINITY)), "5 (at most unlimited)");
         assert_eq!(check("a", State::Ok, "b", "c").remedy, "");
+    }
+
+    #[test]
+    fn ports_and_locked_memory_are_graded_together() {
+        let of = |used: &[&str], not_used: &[&str], locked_bytes| {
+            let texts = |all: &[&str]| all.iter().map(ToString::to_string).collect();
+            rdma(&Rdma { used: texts(used), not_used: texts(not_used), locked_bytes })
+        };
+        let [ports, locked] = of(&[], &["libibverbs.so.1 cannot be loaded"], u64::MAX / 64);
+        assert_eq!(
+            [ports.state, locked.state],
+            [State::Ok; 2],
+            "nothing is missing where there is no device"
+        );
+        let [ports, _] = of(&[], &["port x:1 is down; see its cable"], 1);
+        assert_eq!(ports.state, State::Warn);
+        assert!(ports.found.contains("goes by TCP: port x:1 is down; see its cable"), "{}", ports.found);
+        let [ports, locked] = of(&["x:1/RoCE<10.0.0.1>"], &["port x:2 is down"], 1);
+        assert_eq!((ports.state, locked.state), (State::Ok, State::Ok));
+        assert_eq!(ports.found, "x:1/RoCE<10.0.0.1>; not used: port x:2 is down");
+        if limit(libc::RLIMIT_MEMLOCK).0 != libc::RLIM_INFINITY {
+            let [_, locked] = of(&["x:1"], &[], u64::MAX / 64);
+            assert!(
+                locked.state == State::Warn && locked.remedy.contains("ulimit -l unlimited"),
+                "{locked:?}"
+            );
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 struct Settings {
     settings: Vec<Line>,
+    /// What is set and has no effect here.
+    without_effect: Vec<Foreign>,
     /// What would be refused.
     errors: Vec<String>,
     /// What looks like a mistake.
@@ -19,6 +21,14 @@ struct Line {
     default: &'static str,
     origin: Who,
     help: &'static str,
+}
+
+/// A name that NCCL or PCCL knows and this library does not use.
+#[derive(Debug, Serialize)]
+struct Foreign {
+    name: String,
+    value: String,
+    origin: Who,
 }
 
 /// Who has set a value.
@@ -61,7 +71,10 @@ pub(crate) fn run(json: bool) -> Result<bool, String> {
         origin: origin.into(),
         help: setting.help,
     });
-    let all = Settings { settings: lines.collect(), errors, warnings };
+    let foreign =
+        |(name, value, origin): (String, String, Origin)| Foreign { name, value, origin: origin.into() };
+    let without_effect = source.without_effect().into_iter().map(foreign).collect();
+    let all = Settings { settings: lines.collect(), without_effect, errors, warnings };
     if json {
         println!("{}", serde_json::to_string_pretty(&all).map_err(|error| error.to_string())?);
     } else {
@@ -76,11 +89,15 @@ fn print(all: &Settings) {
         (_, value) => value.to_string(),
     };
     let longest = |width: &dyn Fn(&Line) -> usize| all.settings.iter().map(width).max().unwrap_or(0);
-    let names = longest(&|line| line.name.len());
+    let foreign = all.without_effect.iter().map(|line| line.name.len()).max().unwrap_or(0);
+    let names = longest(&|line| line.name.len()).max(foreign);
     // A long value is no reason to push all origins to the right.
     let values = longest(&|line| shown(line).chars().count()).min(24);
     for line in &all.settings {
         println!("{:names$}  {:values$}  {}", line.name, shown(line), line.origin);
+    }
+    for line in &all.without_effect {
+        println!("{:names$}  {:values$}  {} (accepted, no effect here)", line.name, line.value, line.origin);
     }
     for (kind, texts) in [("error", &all.errors), ("warning", &all.warnings)] {
         texts.iter().for_each(|text| println!("{kind}: {text}"));

@@ -5,8 +5,9 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 /// The headers travel inside the program: it can install from a directory that has only libraries.
-const HEADERS: [(&str, &str); 2] = [
+const HEADERS: [(&str, &str); 3] = [
     ("nccl.h", include_str!("../../../include/nccl.h")),
+    ("pccl.h", include_str!("../../../include/pccl.h")),
     ("accl.h", include_str!("../../../include/accl.h")),
 ];
 

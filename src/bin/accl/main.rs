@@ -135,7 +135,7 @@ enum Task {
     /// Change what processes log that run now: the level, and the subsystems.
     ///
     /// Seen by each process with its next operation, or within a tenth of a second where it waits. Lines go where NCCL_DEBUG_FILE
-    /// said when the process began, else to its standard output. Exit code 3: no process was found.
+    /// said when the process began, else to its standard output. Exit code 1: some could not be asked, which is said; 3: no process was found.
     Log {
         /// VERSION, WARN, INFO or TRACE, as in NCCL_DEBUG; or "settings": what the process's own settings say.
         level: String,

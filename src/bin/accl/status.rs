@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use accl_core::config::Recorder;
 use accl_core::telemetry::diagnosis::{Condition, Finding, diagnose, doing};
 use accl_core::telemetry::records::{self, Here, Process, Witness};
-use accl_core::telemetry::{Traffic, calls};
+use accl_core::telemetry::{Paths, Traffic, calls};
 use accl_core::topo::Place;
 use accl_core::types::named_ranks;
 use serde_json::{Value, json};
@@ -224,6 +224,11 @@ fn line(witness: &Witness) -> String {
         let (sent, received) = (moved(|peer| peer.sent_bytes), moved(|peer| peer.received_bytes));
         let _ = write!(text, "; messages: {sent:.1} MB sent, {received:.1} MB received");
     }
+    let Paths { came_up, failed, segments_again } = record.paths;
+    if came_up > 0 {
+        let up = came_up - failed.min(came_up);
+        let _ = write!(text, "; RDMA: {up} paths up, {failed} failed, {segments_again} segments went again");
+    }
     text
 }
 
@@ -302,6 +307,11 @@ fn rank_json(witness: &Witness) -> Value {
         "doing": doing(record),
         "waits": wait,
         "traffic": traffic,
+        "rdma": {
+            "came_up": record.paths.came_up,
+            "failed": record.paths.failed,
+            "segments_again": record.paths.segments_again,
+        },
         "failure": record.failure,
         "file": witness.path.display().to_string(),
     })

@@ -31,6 +31,9 @@ struct View {
     pid: u32,
     port: u16,
     interfaces: Vec<Told>,
+    /// Ports for RDMA.
+    #[serde(default)]
+    rdma: Vec<String>,
     peers: Vec<Peer>,
 }
 
@@ -55,6 +58,7 @@ struct Peer {
 struct Host<'a> {
     name: &'a str,
     interfaces: &'a [Told],
+    rdma: &'a [String],
     ranks: Vec<Seat>,
 }
 
@@ -235,7 +239,12 @@ fn map(views: &[View]) -> Map<'_> {
         match hosts.iter_mut().find(|(key, _)| *key == view.host_key) {
             Some((_, host)) => host.ranks.push(seat),
             None => {
-                let host = Host { name: &view.host, interfaces: &view.interfaces, ranks: vec![seat] };
+                let host = Host {
+                    name: &view.host,
+                    interfaces: &view.interfaces,
+                    rdma: &view.rdma,
+                    ranks: vec![seat],
+                };
                 hosts.push((&view.host_key, host));
             }
         }
@@ -265,6 +274,9 @@ fn tree(map: &Map<'_>) -> String {
         let _ = write!(text, "\n├─ host {}", host.name);
         for told in host.interfaces {
             let _ = write!(text, "\n│  ├─ {} over {}", told.address, told.interface);
+        }
+        for port in host.rdma {
+            let _ = write!(text, "\n│  ├─ RDMA by {port}");
         }
         let mut processes: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         for seat in &host.ranks {
@@ -321,6 +333,7 @@ mod tests {
                 pid: 7 + rank as u32,
                 port: 1,
                 interfaces: Vec::new(),
+                rdma: Vec::new(),
                 peers,
             }
         };

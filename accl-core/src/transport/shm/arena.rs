@@ -4,10 +4,10 @@
 //! | header 4 KiB | rank blocks n × 384 B | who reads whom n × n B | board heads D × n × 64 B |
 //! | board data d × n × 16 KiB | staging areas n × S |
 //! | rings: for each source, destination, lane: control 384 B, bytes R |
-//! | what is known of each rank, if there are other hosts: a byte |
+//! | if there are other hosts, what is known of each rank: its state 1 B | what it waits for 104 B (`block.rs`) |
 //! ```
 //! ```text
-//! header: magic u64 | ranks u32 | ring bytes u32 | processors u32 | figures k × u32 | first failure
+//! header: magic u64 | ranks u32 | ring bytes u32 | processors u32 | figures k × u32 | questions u64 | first failure
 //! ```
 //! Everything begins at a multiple of 128 bytes. R and S shrink as ranks grow, so that the whole stays below about
 //! 256 MiB of address space; memory is only used where it is touched.
@@ -17,11 +17,11 @@
 //! from [`Geometry`] alone, whose total is checked against the mapping's length.
 #![allow(unsafe_code)]
 
+use super::block::{Heard, RankBlock, RankState, Word};
 use super::members::Members;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::cpu;
 use crate::os::mapping::Mapping;
-use crate::sync::bell::Bell;
 use crate::sync::cursor::{Head, Tail};
 use crate::sync::lease::Lease;
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -44,7 +44,7 @@ const BOARD_HEAD_BYTES: usize = 64;
 const HEADER_BYTES: usize = 4096;
 const RING_BUDGET_BYTES: usize = 192 << 20;
 const STAGING_BUDGET_BYTES: usize = 32 << 20;
-const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN4");
+const MAGIC: u64 = u64::from_le_bytes(*b"ACCLARN5");
 
 /// Collectives and point-to-point messages never wait for each other's credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +118,11 @@ impl Geometry {
 
     /// Length of the whole.
     pub fn total_bytes(&self) -> usize {
-        self.told_start() + self.told_ranks
+        self.heard_start() + self.told_ranks * size_of::<Heard>()
+    }
+
+    fn heard_start(&self) -> usize {
+        (self.told_start() + self.told_ranks).next_multiple_of(128)
     }
 
     fn told_start(&self) -> usize {
@@ -153,148 +157,13 @@ struct Header {
     ring_bytes: AtomicU32,
     cpus: AtomicU32,
     machine: [AtomicU32; FIGURES.len()],
+    /// How often ranks of this host have asked other hosts for whom they wait.
+    asked: AtomicU64,
     failure: Verdict<FAILURE_TEXT_BYTES>,
 }
 
 const FAILURE_TEXT_BYTES: usize = 1024;
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
-
-/// What a rank says of itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum RankState {
-    /// It has not mapped the arena yet.
-    Absent = 0,
-    /// It takes part.
-    Present = 1,
-    /// It has left in good order.
-    Left = 2,
-    /// It has aborted the communicator.
-    Aborted = 3,
-}
-
-impl RankState {
-    /// True if the rank takes no part any more, and has said so.
-    pub fn is_gone(self) -> bool {
-        matches!(self, Self::Left | Self::Aborted)
-    }
-
-    pub(in crate::transport) fn of(code: u32) -> Self {
-        match code {
-            0 => Self::Absent,
-            1 => Self::Present,
-            2 => Self::Left,
-            _ => Self::Aborted,
-        }
-    }
-}
-
-/// What a rank waits for, for explanations: the operation's sequence number and the rank it needs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Waiting {
-    /// Nothing.
-    No,
-    /// A collective operation of this sequence number, and the first rank that it needs, if it is known.
-    Collective(u64, Option<Rank>),
-    /// A message to this rank, the so-manieth.
-    Send(Rank, u64),
-    /// A message from this rank, the so-manieth.
-    Recv(Rank, u64),
-}
-
-const NOBODY: Rank = Rank::MAX;
-
-/// One rank's words: bell (its peers write) | state and what it waits for (it writes) | progress (it writes).
-#[derive(Debug)]
-#[repr(C, align(128))]
-pub struct RankBlock {
-    /// Rung by peers whenever they have made something visible to this rank.
-    pub bell: Bell,
-    status: Status,
-    progress: Progress,
-}
-
-/// How far a rank is in an operation whose memory is read in place: the operation's number and what it has told.
-#[derive(Debug)]
-#[repr(C, align(128))]
-struct Progress(AtomicU64);
-
-#[derive(Debug)]
-#[repr(C, align(128))]
-struct Status {
-    state: AtomicU32,
-    waiting_kind: AtomicU32,
-    waiting_peer: AtomicU64,
-    waiting_number: AtomicU64,
-    probe: AtomicU64,
-    /// One more than the number of the core that the rank last waited on; 0 for unknown.
-    core: AtomicU32,
-}
-
-impl RankBlock {
-    /// What the rank says of itself.
-    pub fn state(&self) -> RankState {
-        RankState::of(self.status.state.load(Ordering::Acquire))
-    }
-
-    /// Says so. Release: pairs with [`RankBlock::state`].
-    pub fn set_state(&self, state: RankState) {
-        self.status.state.store(state as u32, Ordering::Release);
-    }
-
-    /// What the rank says that it waits for; may be torn while it changes, so it serves explanations only.
-    pub fn waiting(&self) -> Waiting {
-        let number = self.status.waiting_number.load(Ordering::Relaxed);
-        let peer = self.status.waiting_peer.load(Ordering::Relaxed) as Rank;
-        match self.status.waiting_kind.load(Ordering::Acquire) {
-            1 => Waiting::Collective(number, Some(peer).filter(|peer| *peer != NOBODY)),
-            2 => Waiting::Send(peer, number),
-            3 => Waiting::Recv(peer, number),
-            _ => Waiting::No,
-        }
-    }
-
-    /// Says what this rank is about to wait for.
-    pub fn set_waiting(&self, waiting: Waiting) {
-        let (kind, peer, number) = match waiting {
-            Waiting::No => (0, 0, 0),
-            Waiting::Collective(number, peer) => (1, peer.unwrap_or(NOBODY), number),
-            Waiting::Send(peer, number) => (2, peer, number),
-            Waiting::Recv(peer, number) => (3, peer, number),
-        };
-        self.status.waiting_peer.store(peer as u64, Ordering::Relaxed);
-        self.status.waiting_number.store(number, Ordering::Relaxed);
-        self.status.waiting_kind.store(kind, Ordering::Release);
-    }
-
-    /// How far the rank is, as it has told. Acquire: what it did before it told so is seen with it.
-    pub fn progress(&self) -> u64 {
-        self.progress.0.load(Ordering::Acquire)
-    }
-
-    /// Tells how far this rank is: it never goes back. Release: pairs with [`RankBlock::progress`].
-    pub fn set_progress(&self, progress: u64) {
-        self.progress.0.store(progress, Ordering::Release);
-    }
-
-    /// The core that the rank last waited on, if it has said so.
-    pub fn core(&self) -> Option<u32> {
-        self.status.core.load(Ordering::Relaxed).checked_sub(1)
-    }
-
-    /// Says on which core this rank waits.
-    pub fn set_core(&self, core: u32) {
-        let number = core.wrapping_add(1);
-        if self.status.core.load(Ordering::Relaxed) != number {
-            self.status.core.store(number, Ordering::Relaxed);
-        }
-    }
-
-    /// A word that peers read across processes, to learn whether the kernel lets them.
-    pub fn probe(&self) -> &AtomicU64 {
-        &self.status.probe
-    }
-}
 
 /// The words of one ring.
 #[derive(Debug)]
@@ -412,6 +281,34 @@ impl Arena {
         if told.compare_exchange(unknown, state as u8, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             self.ring_all();
         }
+    }
+
+    /// Asks other hosts what their ranks wait for; returns the question's number. Whoever carries what hosts tell each other sees it when it
+    /// looks next.
+    pub fn ask(&self) -> u64 {
+        // Relaxed: it says nothing about other memory.
+        self.header().asked.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// How many questions there were.
+    pub fn asked(&self) -> u64 {
+        self.header().asked.load(Ordering::Relaxed)
+    }
+
+    /// What was heard of a rank of another host since a question was asked.
+    pub fn heard_of(&self, rank: Rank, question: u64) -> Word {
+        self.heard(rank).since(question)
+    }
+
+    /// Another host tells what a rank of its waits for.
+    pub fn set_heard(&self, rank: Rank, word: &Word) {
+        self.heard(rank).set(word, self.asked());
+    }
+
+    fn heard(&self, rank: Rank) -> &Heard {
+        assert!(rank < self.geometry.told_ranks);
+        // SAFETY: the table has an entry for each rank; otherwise as in `block`.
+        unsafe { &*self.at(self.geometry.heard_start() + rank * size_of::<Heard>()).cast() }
     }
 
     fn told(&self, rank: Rank) -> &AtomicU8 {
@@ -556,7 +453,6 @@ mod tests {
 
     #[test]
     fn the_layout_is_aligned_and_bounded() {
-        assert_eq!(size_of::<RankBlock>(), 384);
         assert_eq!(size_of::<RingControl>() % 128, 0);
         for ranks in 1..=64 {
             let geometry = Geometry::for_ranks(ranks);

@@ -4,6 +4,7 @@
 //! ([`Reach`]).
 
 mod arena;
+mod block;
 mod lent;
 mod link;
 mod members;
@@ -11,8 +12,8 @@ mod pull;
 
 pub use arena::{
     Arena, BOARD_AHEAD, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane,
-    RankBlock, RankState, Waiting,
 };
+pub use block::{MOST_NEEDS, RankBlock, RankState, Waiting, Word};
 pub use lent::{LentMemory, Place, Window};
 pub use link::{RingReceiver, RingSender};
 pub use members::Members;

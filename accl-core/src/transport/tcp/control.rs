@@ -1,4 +1,4 @@
-//! What hosts tell each other besides data: failures, and which ranks have gone.
+//! What hosts tell each other besides data: failures, which ranks have gone, and, when one nears its time limit, who waits for whom (`words.rs`).
 //!
 //! The ranks of a host know of each other by what they share: the arena has their states and the first failure, and who
 //! dies is seen by its process's descriptor. The first rank of each host, its *leader*, carries that to other hosts. Leaders
@@ -18,11 +18,12 @@
 use super::network::{Network, World};
 use super::record::Record;
 use super::wake::{self, MEASURES, Round};
+use super::words::{self, Words};
 use crate::error::{Error, Result};
 use crate::os::fork::Withheld;
-use crate::os::process::{Fate, Watch};
+use crate::os::process::{self, Fate, Watch};
 use crate::os::{clock, network, socket, tcp};
-use crate::transport::shm::Arena;
+use crate::transport::shm::{Arena, Word};
 use crate::types::Rank;
 use parking_lot::{Condvar, Mutex};
 use std::net::IpAddr;
@@ -40,6 +41,8 @@ const THOROUGH: Duration = Duration::from_millis(250);
 const REMEDY: &str = "; see that process's own output, then shrink or abort this communicator";
 /// How long a neighbour that has to dial may take.
 const COMING: Duration = Duration::from_secs(40);
+/// How much may wait for room on a line before it is told no more of waits: its neighbour does not read, and is told again.
+const MOST_QUEUED_BYTES: usize = 1 << 20;
 
 /// What a host's leader does for one communicator.
 pub(super) struct Control {
@@ -62,6 +65,7 @@ struct State {
     watching: bool,
     /// When processes were last looked at thoroughly.
     looked: Option<Instant>,
+    words: Words,
     /// By which they come; given back when all have.
     network: Option<Arc<Network>>,
     /// The leader has gone, or is about to.
@@ -131,6 +135,7 @@ pub(super) fn join(
     let state = State {
         coming: coming.into_iter().map(|peer| (peer, coming_until)).collect(),
         network: Some(network.clone()),
+        words: Words::new(world.peers.len()),
         ..State::default()
     };
     let control = Arc::new(Control::new(world, watches, true, state));
@@ -240,7 +245,7 @@ impl Control {
         let Some(number) = self.number.get().copied().filter(|_| !state.over) else { return state.over };
         self.watch(&mut state, number, round);
         let mut lines = std::mem::take(&mut state.lines);
-        lines.retain_mut(|line| match self.listen(line) {
+        lines.retain_mut(|line| match self.listen(line, &mut state.words) {
             Ok(()) => true,
             Err(why) => {
                 self.ended(line, &why);
@@ -258,11 +263,12 @@ impl Control {
         let present = |rank| members.has(rank) && !self.arena().state_of(rank).is_gone();
         let over = state.released
             && (!self.leads || self.arena().has_failed() || !(0..members.ranks()).any(present));
+        let words = self.words(&mut state.words, round.now);
         lines.retain_mut(|line| {
-            self.inform(line);
+            self.inform(line, &words);
             line.flush().is_ok() || {
                 // Both may leave at once: what the other has said before it closed counts.
-                let _ = self.listen(line);
+                let _ = self.listen(line, &mut state.words);
                 self.ended(line, "the connection is broken");
                 false
             }
@@ -322,13 +328,13 @@ impl Control {
     }
 
     /// Takes in what has come; an error says why nothing more will.
-    fn listen(&self, line: &mut Line) -> std::result::Result<(), String> {
+    fn listen(&self, line: &mut Line, words: &mut Words) -> std::result::Result<(), String> {
         let mut buffer = [0; 4096];
         loop {
             while let Some(record) =
                 Record::take(&mut line.inbox).map_err(|error| error.text().to_string())?
             {
-                self.hear(line, record);
+                self.hear(line, words, record);
             }
             match socket::read_some(line.socket.as_fd(), &mut buffer) {
                 Ok(Some(0)) => return Err("its process has ended".to_string()),
@@ -339,7 +345,7 @@ impl Control {
         }
     }
 
-    fn hear(&self, line: &mut Line, record: Record) {
+    fn hear(&self, line: &mut Line, words: &mut Words, record: Record) {
         match record {
             Record::Alive => {}
             Record::Failure(error) => {
@@ -353,6 +359,11 @@ impl Control {
                 {
                     *knows = true;
                     self.arena().set_told(rank, state);
+                }
+            }
+            Record::Word(telling) => {
+                if words.hear(line.peer, &telling, |rank| self.arena().members().has(rank)) {
+                    self.arena().set_heard(telling.rank as Rank, &telling.word);
                 }
             }
         }
@@ -417,8 +428,39 @@ impl Control {
         });
     }
 
+    /// What is to be told of waits now, as bytes, each with the line by which it has come, if it has come by one.
+    fn words(&self, words: &mut Words, now: Instant) -> Vec<(Option<Rank>, Vec<u8>)> {
+        if !self.leads {
+            return Vec::new();
+        }
+        let mut told: Vec<_> =
+            words.take_relayed().into_iter().map(|(from, telling)| (Some(from), telling)).collect();
+        if let Some(turn) = words.due(now, self.arena().asked()) {
+            let members = self.arena().members();
+            let own = (0..members.ranks()).filter(|rank| members.has(*rank));
+            told.extend(
+                words::tellings(own.map(|rank| (rank, self.word_of(rank))), turn).map(|own| (None, own)),
+            );
+        }
+        // Asked afterwards: ranks that have failed wait no more, and are not late for that.
+        if self.arena().has_failed() {
+            told.clear();
+        }
+        told.into_iter().map(|(from, telling)| (from, Record::Word(telling).encode())).collect()
+    }
+
+    /// What a rank of this host waits for. Who was stopped while it waited waits for nobody who could come.
+    fn word_of(&self, rank: Rank) -> Word {
+        let (there, here) = (&self.world.peers[rank].place, &self.world.peers[self.world.rank].place);
+        let is_foreign = there.shares_pids(here) && !there.shares_process(here);
+        if is_foreign && process::is_stopped(there.pid) {
+            return Word::Stopped;
+        }
+        self.arena().block(rank).word()
+    }
+
     /// Queues what the neighbour does not know.
-    fn inform(&self, line: &mut Line) {
+    fn inform(&self, line: &mut Line, words: &[(Option<Rank>, Vec<u8>)]) {
         let arena = self.arena();
         for (rank, knows) in line.knows_gone.iter_mut().enumerate().filter(|(_, knows)| !**knows) {
             let state = arena.state_of(rank);
@@ -432,6 +474,11 @@ impl Control {
         {
             line.knows_failure = true;
             line.outbox.extend(Record::Failure(error).encode());
+        }
+        for (_, record) in words.iter().filter(|(from, _)| *from != Some(line.peer)) {
+            if line.outbox.len() < MOST_QUEUED_BYTES {
+                line.outbox.extend(record);
+            }
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::os::fork::Withheld;
 use crate::os::{clock, network, tcp};
 use crate::sync::prim::{AtomicBool, AtomicUsize, Ordering};
 use crate::telemetry::log;
-use crate::topo::{Route, interface_of, routes};
+use crate::topo::{self, interface_of, routes};
+use crate::transport::Route;
 use crate::transport::shm::Lane;
 use crate::types::Rank;
 use std::net::IpAddr;
@@ -43,6 +44,8 @@ pub struct Link {
     /// The first connection is being made, or was; the same for the further ones.
     dialled: AtomicBool,
     widened: AtomicBool,
+    /// How many further ones this rank is dialling, or finding out about.
+    dialling: AtomicUsize,
     /// Why nothing more comes, and from when on that is told.
     end: OnceLock<(Instant, Error)>,
 }
@@ -65,6 +68,7 @@ impl Link {
             width: AtomicUsize::new(0),
             dialled: AtomicBool::new(false),
             widened: AtomicBool::new(false),
+            dialling: AtomicUsize::new(0),
             end: OnceLock::new(),
         })
     }
@@ -98,7 +102,8 @@ impl Link {
         Ok(None)
     }
 
-    fn dials(&self) -> bool {
+    /// True if this rank dials, the lower one of the two.
+    pub(in crate::transport) fn dials(&self) -> bool {
         self.network.world().rank < self.peer
     }
 
@@ -112,6 +117,19 @@ impl Link {
             let _ = self.end.set((clock::now() + patience, error));
         }
         world.arena.block(world.rank).bell.ring();
+    }
+
+    /// Who there is.
+    pub(in crate::transport) fn world(&self) -> &Arc<World> {
+        self.network.world()
+    }
+
+    pub(in crate::transport) fn peer(&self) -> Rank {
+        self.peer
+    }
+
+    pub(in crate::transport) fn settings(&self) -> &crate::config::Network {
+        self.network.settings()
     }
 
     /// One of the connections, if it is there and the link has not come to an end.
@@ -134,11 +152,20 @@ impl Link {
             && self.stripe(0).is_some()
             && !self.widened.swap(true, Ordering::Relaxed)
         {
-            let link = Arc::downgrade(self);
+            let dialling = Dialling::new(self);
             // Without them it works, too.
-            let _ = dialler::FURTHER.submit(move || dial_further(&link));
+            let _ = dialler::FURTHER.submit(move || dial_further(&dialling.0));
         }
         self.width.load(Ordering::Acquire).max(1)
+    }
+
+    /// True if there may be more than `known` connections soon, or there are: the peer may have used, and even ended, those that
+    /// this end does not have yet.
+    pub(super) fn more_come(&self, known: usize) -> bool {
+        // In this order: what has been dialled is there before it stops being dialled.
+        self.dialling.load(Ordering::Acquire) > 0
+            || self.network.is_dialled_further(self.peer, self.lane as u8)
+            || self.width.load(Ordering::Acquire) > known
     }
 
     /// Gives the link one of its connections.
@@ -187,6 +214,14 @@ impl Link {
     /// The two ends of one, over this host's own addresses, between rank 0 and rank 1 of a communicator.
     #[cfg(test)]
     pub(in crate::transport) fn pair(stripes: usize) -> [Arc<Self>; 2] {
+        Self::pair_with(stripes, &crate::config::Network::default())
+    }
+
+    #[cfg(test)]
+    pub(in crate::transport) fn pair_with(
+        stripes: usize,
+        settings: &crate::config::Network,
+    ) -> [Arc<Self>; 2] {
         use crate::transport::{mem, shm::Members};
         let listener = network::listen_at((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let secret = bootstrap::Secret::random().unwrap();
@@ -194,8 +229,8 @@ impl Link {
             let arena = mem::arena(Members::of(2, |other| other == rank)).unwrap();
             let peers = [bootstrap::PeerRecord::default(), bootstrap::PeerRecord::default()];
             let world = World::new(rank, &peers, &arena, None);
-            let settings = crate::config::Network::default();
-            let network = Network::new(world, secret, settings, None, Box::new(|| Ok(()))).unwrap();
+            let network =
+                Network::new(world, secret, settings.clone(), Vec::new(), None, Box::new(|| Ok(()))).unwrap();
             let link = network.link(1 - rank, Lane::Collective);
             link.widened.store(true, Ordering::Relaxed);
             link
@@ -210,24 +245,57 @@ impl Link {
         links
     }
 
-    /// True if something may still come on it, or has come and was not looked at.
-    pub fn is_open(&self) -> bool {
-        // What this rank dials may have been let in by the peer already.
-        let coming =
-            || self.dialled.load(Ordering::Relaxed) || self.network.is_dialled(self.peer, self.lane as u8);
-        self.end.get().is_none() && (self.stripes[0].get().is_some() || coming())
+    /// As if the first further connection was being dialled: by the peer, or by this rank until the result is dropped.
+    #[cfg(test)]
+    pub(super) fn expect_further(self: &Arc<Self>) -> Option<Dialling> {
+        if self.dials() {
+            return Some(Dialling::new(self));
+        }
+        self.network.sink().expect(self.further());
+        None
+    }
+
+    /// As if that had been done.
+    #[cfg(test)]
+    pub(super) fn take_further(&self, socket: OwnedFd) {
+        if self.dials() {
+            self.connect(1, socket).unwrap();
+        } else {
+            self.network.sink().accept(self.further(), socket);
+        }
+    }
+
+    #[cfg(test)]
+    fn further(&self) -> LinkRequest {
+        let (from_rank, to_rank) = (self.peer as u32, self.network.world().rank as u32);
+        LinkRequest { from_rank, to_rank, purpose: self.lane as u8, index: 1 }
     }
 
     /// Ends all connections, in both directions.
-    pub(super) fn shut(&self) {
+    pub(in crate::transport) fn shut(&self) {
         for connection in self.stripes.iter().filter_map(OnceLock::get) {
             let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         }
     }
 
-    /// Has this rank's bell rung as soon as there is something to read on one connection of `reads` (bits), or room on one of
-    /// `writes`.
-    pub fn ring_when(&self, reads: u64, writes: u64) -> Result<()> {
+    /// The error of a link that serves no more.
+    pub(in crate::transport) fn broken(&self, what: impl std::fmt::Display) -> Error {
+        Error::remote(format!("{} is lost: {what}", self.network.world().named(&[self.peer])))
+    }
+
+    /// A connection has ended or failed: from here on there is no socket, and after a while, in which better reasons
+    /// may come, an error.
+    pub(in crate::transport) fn lost(&self, what: impl std::fmt::Display) {
+        let _ = self.end.set((clock::now() + EXPLANATION_PATIENCE, self.broken(what)));
+    }
+
+    fn end_at_once(&self, error: Error) {
+        let _ = self.end.set((clock::now(), error));
+    }
+}
+
+impl Route for Link {
+    fn ring_when(&self, reads: u64, writes: u64) -> Result<()> {
         // What has ended is always ready.
         if self.end.get().is_some() {
             return Ok(());
@@ -244,25 +312,36 @@ impl Link {
         Ok(())
     }
 
-    /// The error of a link that serves no more.
-    pub(super) fn broken(&self, what: impl std::fmt::Display) -> Error {
-        Error::remote(format!("{} is lost: {what}", self.network.world().named(&[self.peer])))
-    }
-
-    /// A connection has ended or failed: from here on there is no socket, and after a while, in which better reasons
-    /// may come, an error.
-    pub(super) fn lost(&self, what: impl std::fmt::Display) {
-        let _ = self.end.set((clock::now() + EXPLANATION_PATIENCE, self.broken(what)));
-    }
-
-    fn end_at_once(&self, error: Error) {
-        let _ = self.end.set((clock::now(), error));
+    fn is_open(&self) -> bool {
+        // What this rank dials may have been let in by the peer already.
+        let coming =
+            || self.dialled.load(Ordering::Relaxed) || self.network.is_dialled(self.peer, self.lane as u8);
+        self.end.get().is_none() && (self.stripes[0].get().is_some() || coming())
     }
 }
 
 /// The link, if anybody still has it.
 fn wanted(link: &Weak<Link>) -> Result<Arc<Link>> {
     link.upgrade().ok_or_else(|| Error::usage("nobody needs this connection any more"))
+}
+
+/// For as long as it lives, a further connection may come.
+pub(super) struct Dialling(Weak<Link>);
+
+impl Dialling {
+    fn new(link: &Arc<Link>) -> Self {
+        link.dialling.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::downgrade(link))
+    }
+}
+
+impl Drop for Dialling {
+    fn drop(&mut self) {
+        let Some(link) = self.0.upgrade() else { return };
+        link.dialling.fetch_sub(1, Ordering::Release);
+        let world = link.network.world();
+        world.arena.block(world.rank).bell.ring();
+    }
 }
 
 /// Finds out which further connections there could be, and has them dialled.
@@ -276,13 +355,13 @@ fn dial_further(link: &Weak<Link>) {
     let addresses = &world.peers[strong.peer].addresses;
     let others = routes(addresses, (from, to), &interfaces, settings.interfaces.as_ref(), settings.family);
     let home = interfaces.iter().find(|one| Some(one.name.as_str()) == interface_of(&interfaces, from));
-    let again = Route { to, scope: home.map_or(0, |home| home.index), by: None };
+    let again = topo::Route { to, scope: home.map_or(0, |home| home.index), by: None };
     let connections = settings.sockets.connections().0;
     let plan =
         stripes(&again, home.map(|home| home.name.as_str()), &others, connections, network::speed_mbps);
     for (route, index) in plan.into_iter().zip(1..) {
         let job = Stripe {
-            link: link.clone(),
+            link: Dialling::new(&strong),
             world: world.clone(),
             secret: strong.network.secret(),
             request: LinkRequest {
@@ -302,17 +381,17 @@ fn dial_further(link: &Weak<Link>) {
 /// By which routes to make further connections, beside the first: `again` leads where that does, by the interface `home`, and
 /// `others` by other ones.
 fn stripes(
-    again: &Route,
+    again: &topo::Route,
     home: Option<&str>,
-    others: &[Route],
+    others: &[topo::Route],
     connections: Option<usize>,
     speed_mbps: impl Fn(&str) -> Option<u32>,
-) -> Vec<Route> {
+) -> Vec<topo::Route> {
     let all = || std::iter::once(again).chain(others);
     if let Some(connections) = connections {
         return all().cycle().skip(1).take(connections - 1).cloned().collect();
     }
-    let wanted = |route: &Route| {
+    let wanted = |route: &topo::Route| {
         let name = route.by.as_ref().map(|(name, _): &(String, IpAddr)| name.as_str()).or(home);
         match name.and_then(&speed_mbps).unwrap_or(0) {
             speed if speed < SPEEDS_MBITS.0 || speed > i32::MAX as u32 => 1,
@@ -327,32 +406,28 @@ fn stripes(
 
 /// A further connection that is to be made.
 struct Stripe {
-    link: Weak<Link>,
+    link: Dialling,
     world: Arc<World>,
     secret: bootstrap::Secret,
     request: LinkRequest,
-    route: Route,
-    instead: Option<Route>,
+    route: topo::Route,
+    instead: Option<topo::Route>,
 }
 
 impl Stripe {
     fn dial(&self) {
-        let give_up = || {
-            let link =
-                self.link.upgrade().ok_or_else(|| Error::usage("nobody needs this connection any more"))?;
-            link.network.still_needed(self.request.to_rank as Rank)
-        };
+        let begin = clock::now();
+        let give_up = || wanted(&self.link.0)?.network.dials_on(self.request.to_rank as Rank, begin);
         let peer = &self.world.peers[self.request.to_rank as usize];
-        let by = |route: &Route| {
+        let by = |route: &topo::Route| {
             let deadline = clock::now() + STRIPE_PATIENCE;
             bootstrap::dial_route(peer, self.secret, self.request, route, deadline, &give_up)
         };
         let dialled = by(&self.route).or_else(|error| self.instead.as_ref().map_or(Err(error), by));
         // One that leads nowhere is not missed.
-        let (Ok(socket), Some(link)) = (dialled, self.link.upgrade()) else { return };
+        let (Ok(socket), Some(link)) = (dialled, self.link.0.upgrade()) else { return };
         if let Err(error) = link.connect(usize::from(self.request.index), socket) {
             link.end_at_once(error);
         }
-        self.world.arena.block(self.world.rank).bell.ring();
     }
 }

@@ -8,14 +8,16 @@ use crate::config;
 use crate::error::{Error, Result};
 use crate::os::clock;
 use crate::os::process::Watch;
-use crate::telemetry;
+use crate::telemetry::{self, Paths, Recorder};
+use crate::transport::rdma::LocalPort;
 use crate::transport::shm::{Arena, Lane, RankState};
 use crate::types::{Rank, named_ranks};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::sync::{Arc, Once, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 /// How long dialling may take at most.
 const DIAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -34,6 +36,8 @@ pub struct Network {
     dial_patience: Duration,
     give_up: GiveUp,
     inbox: Arc<Inbox>,
+    /// By which RDMA goes; none without.
+    ports: Vec<LocalPort>,
     _expectation: LinkExpectation,
 }
 
@@ -46,17 +50,41 @@ impl std::fmt::Debug for Network {
 /// Who there is.
 #[derive(Debug)]
 pub struct World {
-    pub(super) rank: Rank,
+    pub(in crate::transport) rank: Rank,
     pub(super) peers: Arc<[PeerRecord]>,
-    pub(super) arena: Arc<Arena>,
+    pub(in crate::transport) arena: Arc<Arena>,
     /// How long a host may be silent.
     pub(super) patience: Option<Duration>,
+    paths: Mutex<Paths>,
+    /// Where they are written down. Not kept: its file goes with the communicator, whatever thread still has the world.
+    recorder: OnceLock<Weak<Recorder>>,
 }
 
 impl World {
     /// `rank` among `peers`; `arena` is that of its host.
     pub fn new(rank: Rank, peers: &[PeerRecord], arena: &Arc<Arena>, patience: Option<Duration>) -> Self {
-        Self { rank, peers: peers.into(), arena: arena.clone(), patience }
+        Self {
+            rank,
+            peers: peers.into(),
+            arena: arena.clone(),
+            patience,
+            paths: Mutex::default(),
+            recorder: OnceLock::new(),
+        }
+    }
+
+    /// Writes down in `recorder` what becomes of RDMA paths, from here on.
+    pub fn record(&self, recorder: &Arc<Recorder>) {
+        self.recorder.get_or_init(|| Arc::downgrade(recorder));
+    }
+
+    /// Something has become of a path.
+    pub(in crate::transport) fn count_paths(&self, count: impl FnOnce(&mut Paths)) {
+        let mut paths = self.paths.lock();
+        count(&mut paths);
+        if let Some(recorder) = self.recorder.get().and_then(Weak::upgrade) {
+            recorder.paths(&paths);
+        }
     }
 
     /// The first rank of each host.
@@ -71,7 +99,7 @@ impl World {
     }
 
     /// Ranks for people: with their processes and hosts.
-    pub(super) fn named(&self, ranks: &[Rank]) -> String {
+    pub(in crate::transport) fn named(&self, ranks: &[Rank]) -> String {
         let mut processes: Vec<_> = ranks.iter().map(|rank| self.peers[*rank].describe()).collect();
         processes.dedup();
         format!("{} ({})", named_ranks(ranks), processes.join(", "))
@@ -92,6 +120,16 @@ type Key = (u32, u8, u16);
 
 fn key_of(request: LinkRequest) -> Key {
     (request.from_rank, request.purpose, request.index)
+}
+
+impl Inbox {
+    /// True if one of these connections has arrived, or is about to.
+    fn has(&self, peer: Rank, purpose: u8, indices: RangeInclusive<u16>) -> bool {
+        let keys = (peer as u32, purpose, *indices.start())..=(peer as u32, purpose, *indices.end());
+        // In this order: a connection is in both for a moment, never in none.
+        self.coming.lock().iter().any(|key| keys.contains(key))
+            || self.arrived.lock().range(keys).next().is_some()
+    }
 }
 
 impl LinkSink for Inbox {
@@ -121,12 +159,13 @@ impl LinkSink for Inbox {
 }
 
 impl Network {
-    /// The network of the world's rank; from here on it can be dialled by those who know the communicator's `secret`. `give_up`
-    /// is asked while this rank dials, which takes at most `timeout`.
+    /// The network of the world's rank; from here on it can be dialled by those who know the communicator's `secret`. `ports`
+    /// are those for RDMA. `give_up` is asked while this rank dials, which takes at most `timeout`.
     pub fn new(
         world: World,
         secret: Secret,
         settings: config::Network,
+        ports: Vec<LocalPort>,
         timeout: Option<Duration>,
         give_up: GiveUp,
     ) -> Result<Arc<Self>> {
@@ -141,7 +180,7 @@ impl Network {
         let expectation = bootstrap::expect_links(secret, world.rank as u32, inbox.clone())?;
         let dial_patience = timeout.map_or(DIAL_PATIENCE, |timeout| timeout.min(DIAL_PATIENCE));
         let network =
-            Self { world, secret, settings, dial_patience, give_up, inbox, _expectation: expectation };
+            Self { world, secret, settings, dial_patience, give_up, inbox, ports, _expectation: expectation };
         Ok(Arc::new(network))
     }
 
@@ -156,7 +195,8 @@ impl Network {
         (self.give_up)()
     }
 
-    pub(super) fn world(&self) -> &Arc<World> {
+    /// Who there is.
+    pub fn world(&self) -> &Arc<World> {
         &self.world
     }
 
@@ -172,16 +212,31 @@ impl Network {
         arrived.remove(&key).map(|socket| (usize::from(key.2), socket))
     }
 
-    /// True if a connection has come from a peer, or is about to, and was not looked at.
+    /// True if a first connection has come from a peer, or is about to, and was not looked at.
     pub(super) fn is_dialled(&self, peer: Rank, purpose: u8) -> bool {
-        let key = (peer as u32, purpose, 0);
-        // In this order: a connection is in both for a moment, never in none.
-        self.inbox.coming.lock().contains(&key) || self.inbox.arrived.lock().contains_key(&key)
+        self.inbox.has(peer, purpose, 0..=0)
+    }
+
+    /// The same for any further one.
+    pub(super) fn is_dialled_further(&self, peer: Rank, purpose: u8) -> bool {
+        self.inbox.has(peer, purpose, 1..=u16::MAX)
     }
 
     /// The link to a peer for one kind of messages, not connected yet.
     pub fn link(self: &Arc<Self>, peer: Rank, lane: Lane) -> Arc<Link> {
         Link::new(self.clone(), peer, lane)
+    }
+
+    /// By which ports RDMA is tried with a peer; none if it speaks TCP only. Both ends come to the same, by what all ranks know of each other,
+    /// though the ports may have gone since.
+    pub fn ports_towards(&self, peer: Rank) -> Option<&[LocalPort]> {
+        let peers = &self.world.peers;
+        (peers[peer].has_verbs && peers[self.world.rank].has_verbs).then_some(&self.ports)
+    }
+
+    #[cfg(test)]
+    pub(super) fn sink(&self) -> &dyn LinkSink {
+        &*self.inbox
     }
 
     pub(super) fn secret(&self) -> Secret {
@@ -200,13 +255,18 @@ impl Network {
         let deadline = begin + self.dial_patience;
         let give_up = || {
             give_up()?;
-            // Who has let this rank in may have sent its last, and left, before that is heard here.
-            self.still_needed(peer).or_else(|error| {
-                self.still_wanted()?;
-                if clock::now() - begin < LEAVING_PATIENCE { Ok(()) } else { Err(error) }
-            })
+            self.dials_on(peer, begin)
         };
         bootstrap::dial_link(&world.peers[peer], self.secret, request, &self.settings, deadline, &give_up)
+    }
+
+    /// An error if a peer, dialled since `begin`, need not be dialled any longer. One that has left is for a while: it may have let
+    /// this rank in, and sent its last, before that is heard here.
+    pub(super) fn dials_on(&self, peer: Rank, begin: Instant) -> Result<()> {
+        self.still_needed(peer).or_else(|error| {
+            self.still_wanted()?;
+            if clock::now() - begin < LEAVING_PATIENCE { Ok(()) } else { Err(error) }
+        })
     }
 
     /// An error if a connection to a peer need not, or cannot be made any more.

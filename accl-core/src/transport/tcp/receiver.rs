@@ -98,14 +98,17 @@ impl TcpReceiver {
         Ok(())
     }
 
-    /// A connection has ended: alone it may just have been the first, and what is missing comes on others.
+    /// A connection has ended: alone it may just have been the first, and what is missing comes on others, some of which
+    /// this end may not have taken in yet.
     fn see_end(&mut self, index: usize) {
         let inlet = &self.stripes[index];
         let amid = inlet.has_some() || inlet.is_within();
+        // Before the look at those that are there: what is coming may be there the next moment.
+        let more = self.link.more_come(self.stripes.len());
         let over = |(index, inlet): (usize, &Inlet)| {
             self.link.stripe(index).is_none() || inlet.ended && !inlet.has_some()
         };
-        if amid || self.stripes.iter().enumerate().all(over) {
+        if amid || !more && self.stripes.iter().enumerate().all(over) {
             self.link.lost("it closed the connection");
         }
     }

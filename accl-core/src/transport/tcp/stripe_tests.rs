@@ -3,10 +3,13 @@
 use super::{BLOCK_BYTES, BlockHead, Head, Link, TcpReceiver};
 use crate::device::Host;
 use crate::transport::conformance::{bytes, next_head, room, take_all};
-use crate::transport::{MessageHead, Receiver};
+use crate::transport::{MessageHead, Receiver, Route};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 /// Writes all of it on one connection of a link.
-fn write(link: &std::sync::Arc<Link>, index: usize, parts: &[&[u8]]) {
+fn write(link: &Arc<Link>, index: usize, parts: &[&[u8]]) {
     let bytes = parts.concat();
     let mut sent = 0;
     while sent < bytes.len() {
@@ -129,4 +132,46 @@ fn a_connection_that_breaks_ends_the_link() {
     let mut got = vec![0; data.len()];
     let error = take_all(&mut receiver, &mut got, 1 << 20).unwrap_err();
     assert!(error.text().contains("rank 0") && error.text().contains("it closed the connection"), "{error}");
+}
+
+/// Sends two blocks and goes; the second comes by a connection that the receiver only expects until then, and which `dials` says
+/// who makes: the receiver, or the sender.
+fn send_and_go(dials: bool) {
+    let [mut receiving, mut sending] = Link::pair(1);
+    if !dials {
+        std::mem::swap(&mut receiving, &mut sending);
+    }
+    let (mut receiver, data) = (TcpReceiver::new(receiving.clone()), bytes(2 * BLOCK_BYTES, 3));
+    let expected = receiving.expect_further();
+    write(&sending, 0, &[&message_head(data.len()), &block_head(0, 0), &data[..BLOCK_BYTES]]);
+    sending.shut();
+    assert_eq!(next_head(&mut receiver).bytes, data.len());
+    let mut got = vec![0; data.len()];
+    let mut taken = 0;
+    while taken < BLOCK_BYTES {
+        taken += receiver.take(&Host, room(&mut got[taken..]), usize::MAX, false).unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(receiver.take(&Host, room(&mut got[taken..]), usize::MAX, false).unwrap(), 0);
+    }
+    assert!(receiving.is_open(), "the second block may still come");
+    let (mut gone, late) = UnixStream::pair().unwrap();
+    let second = data[BLOCK_BYTES..].to_vec();
+    let writer =
+        std::thread::spawn(move || gone.write_all(&[&block_head(0, 1)[..], &second].concat()).unwrap());
+    receiving.take_further(late.into());
+    drop(expected);
+    while taken < data.len() {
+        taken += receiver.take(&Host, room(&mut got[taken..]), usize::MAX, false).unwrap();
+    }
+    writer.join().unwrap();
+    assert!(got == data && receiving.is_open());
+    assert_eq!(receiver.head().unwrap(), None);
+    assert!(!receiving.is_open(), "nothing can come any more");
+}
+
+#[test]
+fn what_came_by_a_connection_that_is_taken_in_late_is_not_lost() {
+    send_and_go(false);
+    send_and_go(true);
 }

@@ -8,6 +8,8 @@
 //! a slow and crowded link one connection may have to be silent for long. A process that is stopped still has a kernel that
 //! answers.
 //!
+//! **Care.** Links that have something to do while none of their rank's calls looks at them are tended: see `rdma/care.rs`.
+//!
 //! **Control.** Where this process leads a host, the thread carries what hosts tell each other: see `control.rs`.
 //!
 //! It ends when there has been nothing to watch for a while.
@@ -33,6 +35,8 @@ use std::time::{Duration, Instant};
 const IDLE: Duration = Duration::from_secs(10);
 /// How often it looks for what other processes of its host have left in the arena.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
+/// How often links are tended, while one has something to do, and while none has.
+const CARE: (Duration, Duration) = (LOOK, Duration::from_millis(500));
 /// If a look comes so much later than it was to, this process has been stopped, and what it has not heard meanwhile proves nothing.
 const LATE: Duration = Duration::from_secs(1);
 /// How often silence is measured within the time that it may last.
@@ -40,19 +44,32 @@ pub(super) const MEASURES: u32 = 8;
 
 /// A socket that can be watched; not any more when this is dropped, which must be before it is closed.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(in crate::transport) struct Watched {
     watcher: Arc<Watcher>,
     number: u64,
 }
 
 /// Whose silence counts.
 #[derive(Debug)]
-pub(super) struct Listened {
-    pub(super) socket: Weak<OwnedFd>,
-    pub(super) peer: Rank,
+pub(in crate::transport) struct Listened {
+    pub(in crate::transport) socket: Weak<OwnedFd>,
+    pub(in crate::transport) peer: Rank,
     /// The peer, for people.
-    pub(super) whom: String,
-    pub(super) patience: Option<Duration>,
+    pub(in crate::transport) whom: String,
+    pub(in crate::transport) patience: Option<Duration>,
+}
+
+/// What has to be done now and then, though nothing comes.
+pub(in crate::transport) trait Tend: Send + Sync + std::fmt::Debug {
+    /// Does it, without waiting; true if there is more to do soon.
+    fn tend(&self) -> bool;
+}
+
+/// What the thread tends, until this is dropped: afterwards it does not have it any more.
+#[derive(Debug)]
+pub(in crate::transport) struct Tended {
+    watcher: Arc<Watcher>,
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -61,6 +78,8 @@ pub(super) struct Watcher {
     waker: OwnedFd,
     pid: u32,
     waiters: Mutex<Waiters>,
+    /// Held while somebody is tended. Whoever has it takes the other locks, and not the other way round.
+    tended: Mutex<HashMap<u64, Arc<dyn Tend>>>,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +87,8 @@ struct Waiters {
     last_number: u64,
     of_socket: HashMap<u64, Waiter>,
     controls: HashMap<u64, Arc<Control>>,
+    /// How many are tended.
+    tended: usize,
     ended: bool,
 }
 
@@ -98,7 +119,7 @@ const WAKER: u64 = 0;
 
 impl Watched {
     /// Watches a connection of `rank`.
-    pub(super) fn new(
+    pub(in crate::transport) fn new(
         socket: BorrowedFd<'_>,
         arena: &Arc<Arena>,
         rank: Rank,
@@ -117,7 +138,7 @@ impl Watched {
     }
 
     /// Rings the rank's bell as soon as something comes, or there is room if that is waited for; at once if that is so already.
-    pub(super) fn arm(&self, socket: &OwnedFd, reads: bool, writes: bool) -> Result<()> {
+    pub(in crate::transport) fn arm(&self, socket: impl AsFd, reads: bool, writes: bool) -> Result<()> {
         let mut flags = epoll::EventFlags::ONESHOT;
         if reads {
             flags |= epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
@@ -134,6 +155,23 @@ impl Drop for Watched {
     fn drop(&mut self) {
         // Closing the socket takes it out of the kernel's list.
         self.watcher.waiters.lock().of_socket.remove(&self.number);
+    }
+}
+
+impl Tended {
+    /// Has the thread tend `what`.
+    pub(in crate::transport) fn new(what: Arc<dyn Tend>) -> Result<Self> {
+        let (watcher, number) = Watcher::enter(|waiters, _| waiters.tended += 1)?;
+        watcher.tended.lock().insert(number, what);
+        Ok(Self { watcher, number })
+    }
+}
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        self.watcher.waiters.lock().tended -= 1;
+        let kept = self.watcher.tended.lock().remove(&self.number);
+        drop(kept);
     }
 }
 
@@ -292,7 +330,13 @@ impl Watcher {
         let number = WAKER + 1;
         let mut waiters = Waiters { last_number: number, ..Waiters::default() };
         add(&mut waiters, number);
-        let watcher = Arc::new(Self { epoll, waker, pid: process::id(), waiters: Mutex::new(waiters) });
+        let watcher = Arc::new(Self {
+            epoll,
+            waker,
+            pid: process::id(),
+            waiters: Mutex::new(waiters),
+            tended: Mutex::default(),
+        });
         let serving = watcher.clone();
         std::thread::Builder::new()
             .name("accl-network".to_string())
@@ -314,11 +358,17 @@ impl Watcher {
         }
     }
 
+    /// True if there is more to do soon.
+    fn tend(&self) -> bool {
+        self.tended.lock().values().fold(false, |more, one| one.tend() | more)
+    }
+
     fn serve(&self) {
         let mut events = Vec::with_capacity(64);
         let mut limit = LOOK;
         let mut awake_since = clock::now();
         let (mut last_look, mut last_measure) = (awake_since, awake_since);
+        let (mut last_care, mut care) = (awake_since, CARE.0);
         loop {
             let ready = epoll::wait(self.epoll.as_fd(), spare_capacity(&mut events), Some(&timespec(limit)));
             let now = clock::now();
@@ -327,7 +377,7 @@ impl Watcher {
             }
             let mut waiters = self.waiters.lock();
             // An interrupted wait is like one that found nothing.
-            let idle = waiters.of_socket.is_empty() && waiters.controls.is_empty();
+            let idle = waiters.of_socket.is_empty() && waiters.controls.is_empty() && waiters.tended == 0;
             if ready.unwrap_or(0) == 0 && idle && limit == IDLE {
                 waiters.ended = true;
                 return;
@@ -353,7 +403,15 @@ impl Watcher {
             }
             let controls: Vec<_> =
                 waiters.controls.iter().map(|(number, control)| (*number, control.clone())).collect();
+            let tends = waiters.tended > 0;
             drop(waiters);
+            if tends && now - last_care >= care {
+                last_care = now;
+                care = if self.tend() { CARE.0 } else { CARE.1 };
+            }
+            if tends {
+                limit = limit.min(care);
+            }
             let round = Round { now, awake_since, watcher: self };
             for (number, control) in controls {
                 self.visit(number, &control, &round);

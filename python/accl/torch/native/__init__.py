@@ -54,16 +54,27 @@ def _built():
     """The path of the module; it is compiled if it is not there, by one process at a time."""
     what = [pathlib.Path(__file__).read_bytes(), *(source.read_bytes() for source in _SOURCES), torch.__version__.encode(), sys.version.encode(), platform.machine().encode()]
     key = hashlib.sha256(b"\0".join(what)).hexdigest()[:16]
-    directory = _directory()
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = _directory().absolute()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(directory)
     target = directory / f"torch-{torch.__version__}-{key}" / f"{_NAME}.so"
     if not target.exists():
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(mode=0o755, exist_ok=True)
         with open(target.parent / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.exists():
                 _compile(target)
     return target
+
+
+def _check_owner(directory):
+    """What lies there is carried out: nobody else may put something there."""
+    found = directory.stat()
+    if found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
+        raise OSError(
+            f"{directory} belongs to user {found.st_uid} with mode {found.st_mode & 0o777:o}: others could put code there; name a "
+            "directory of your own in ACCL_BUILD_DIR, or take their right to write (chmod go-w)"
+        )
 
 
 def _compile(target):

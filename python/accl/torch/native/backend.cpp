@@ -3,26 +3,19 @@
 
 #include "work.hpp"
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 namespace accl {
 
-using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<Tensors>;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-/// Collectives of nccl.h.
-struct Collectives {
-  int (*all_reduce)(const void *, void *, size_t, int, int, void *, void *);
-  int (*reduce_scatter)(const void *, void *, size_t, int, int, void *, void *);
-  int (*broadcast)(const void *, void *, size_t, int, int, void *, void *);
-  int (*all_gather)(const void *, void *, size_t, int, void *, void *);
-  int (*all_to_all)(const void *, void *, size_t, int, void *, void *);
-};
+using AnyWork = c10::intrusive_ptr<c10d::Work>;
 
 constexpr int kUint8 = 1;
 constexpr int kMax = 2;
+constexpr int kAnyRank = -1;
 
 /// ncclDataType_t, or -1.
 inline int type_of(const at::Tensor &tensor) {
@@ -63,101 +56,62 @@ template <typename Options> auto waits(const Options &options, int) -> decltype(
 }
 template <typename Options> bool waits(const Options &, long) { return false; }
 
+/// The name of a group that is to be made, of releases that say it.
+template <typename Options> auto name_of(const Options &options, int) -> decltype(options.group_name) {
+  return options.group_name;
+}
+template <typename Options> std::string name_of(const Options &, long) { return ""; }
+
 class Backend : public c10d::Backend {
 public:
-  Backend(int rank, int size, py::object python, std::shared_ptr<Functions> functions, Collectives collectives)
-      : c10d::Backend(rank, size), python_(locked(new py::object(std::move(python)))), functions_(std::move(functions)),
-        collectives_(collectives) {}
+  Backend(int rank, int size, py::object python, std::shared_ptr<Rank> own)
+      : c10d::Backend(rank, size), python_(locked(new py::object(std::move(python)))), own_(std::move(own)),
+        functions_(own_->functions) {}
 
   const std::string getBackendName() const override { return "accl"; }
 
-  // ---- What Python tells
-
-  /// The communicator has been made, or is no more (0), and how long calls on it may stand still.
-  void use(uintptr_t comm, std::chrono::milliseconds limit, std::chrono::milliseconds usual) {
-    comm_ = (void *)comm;
-    limit_ = limit;
-    usual_ = usual;
-  }
-
-  /// A stream, or 0 if a new one is needed.
-  uintptr_t take() {
-    // What ends may need Python, whose other threads may want this lock.
-    WithoutPython released;
-    std::lock_guard<std::mutex> lock(mutex_);
-    while (!pending_.empty() && pending_.front()->isCompleted()) {
-      pending_.pop_front();
-    }
-    return functions_->take();
-  }
-
-  WorkPtr work(uintptr_t stream, Tensors outputs, py::object finish, int source) {
-    return keep(c10::make_intrusive<StreamWork>(functions_, stream, std::move(outputs),
-                                                locked(new py::object(std::move(finish))), source));
-  }
-
-  /// Waits for all that is under way; failures are told to whoever waits for the operation.
-  void drain() {
-    WithoutPython released;
-    for (;;) {
-      WorkPtr work;
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (pending_.empty()) {
-          return;
-        }
-        work = pending_.front();
-        pending_.pop_front();
-      }
-      try {
-        work->wait(kNoTimeout);
-      } catch (...) {
-      }
-    }
-  }
-
   // ---- Collectives
 
-  WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &options) override {
+  AnyWork allreduce(Tensors &tensors, const c10d::AllreduceOptions &options) override {
     if (tensors.size() == 1 && plain(options, tensors[0])) {
       int type = type_of(tensors[0]), op = operator_of(options.reduceOp);
       if (type >= 0 && op >= 0) {
         void *data = tensors[0].data_ptr();
         size_t count = tensors[0].numel();
-        return run(options, tensors, [=, this](void *stream) {
-          return collectives_.all_reduce(data, data, count, type, op, comm_, stream);
+        return run(options, tensors, {}, [=, this](void *comm, void *stream) {
+          return functions_.all_reduce(data, data, count, type, op, comm, stream);
         });
       }
     }
     return python("allreduce", tensors, options);
   }
 
-  WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &options) override {
+  AnyWork broadcast(Tensors &tensors, const c10d::BroadcastOptions &options) override {
     if (tensors.size() == 1 && plain(options, tensors[0])) {
       void *data = tensors[0].data_ptr();
       size_t bytes = tensors[0].nbytes();
       int root = options.rootRank;
-      return run(options, tensors, [=, this](void *stream) {
-        return collectives_.broadcast(data, data, bytes, kUint8, root, comm_, stream);
+      return run(options, tensors, {}, [=, this](void *comm, void *stream) {
+        return functions_.broadcast(data, data, bytes, kUint8, root, comm, stream);
       });
     }
     return python("broadcast", tensors, options);
   }
 
-  WorkPtr _allgather_base(at::Tensor &output, at::Tensor &input, const c10d::AllgatherOptions &options) override {
+  AnyWork _allgather_base(at::Tensor &output, at::Tensor &input, const c10d::AllgatherOptions &options) override {
     if (plain(options, input) && plain(options, output) && input.scalar_type() == output.scalar_type() &&
         output.numel() == input.numel() * getSize()) {
       const void *from = input.data_ptr();
       void *to = output.data_ptr();
       size_t bytes = input.nbytes();
-      return run(options, {output, input}, [=, this](void *stream) {
-        return collectives_.all_gather(from, to, bytes, kUint8, comm_, stream);
+      return run(options, {output}, {input}, [=, this](void *comm, void *stream) {
+        return functions_.all_gather(from, to, bytes, kUint8, comm, stream);
       });
     }
     return python("all_gather_single", output, input, options);
   }
 
-  WorkPtr _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
+  AnyWork _reduce_scatter_base(at::Tensor &output, at::Tensor &input,
                                const c10d::ReduceScatterOptions &options) override {
     int type = type_of(output), op = operator_of(options.reduceOp);
     if (type >= 0 && op >= 0 && plain(options, input) && plain(options, output) &&
@@ -165,14 +119,14 @@ public:
       const void *from = input.data_ptr();
       void *to = output.data_ptr();
       size_t count = output.numel();
-      return run(options, {output, input}, [=, this](void *stream) {
-        return collectives_.reduce_scatter(from, to, count, type, op, comm_, stream);
+      return run(options, {output}, {input}, [=, this](void *comm, void *stream) {
+        return functions_.reduce_scatter(from, to, count, type, op, comm, stream);
       });
     }
     return python("reduce_scatter_single", output, input, options);
   }
 
-  WorkPtr alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_sizes,
+  AnyWork alltoall_base(at::Tensor &output, at::Tensor &input, std::vector<int64_t> &output_sizes,
                         std::vector<int64_t> &input_sizes, const c10d::AllToAllOptions &options) override {
     if (output_sizes.empty() && input_sizes.empty() && plain(options, input) && plain(options, output) &&
         input.scalar_type() == output.scalar_type() && input.numel() == output.numel() &&
@@ -180,64 +134,72 @@ public:
       const void *from = input.data_ptr();
       void *to = output.data_ptr();
       size_t bytes = input.nbytes() / getSize();
-      return run(options, {output, input}, [=, this](void *stream) {
-        return collectives_.all_to_all(from, to, bytes, kUint8, comm_, stream);
+      return run(options, {output}, {input}, [=, this](void *comm, void *stream) {
+        return functions_.all_to_all(from, to, bytes, kUint8, comm, stream);
       });
     }
     return python("all_to_all_single", output, input, output_sizes, input_sizes, options);
   }
 
-  WorkPtr barrier(const c10d::BarrierOptions &options) override {
+  AnyWork barrier(const c10d::BarrierOptions &options) override {
     if (plain(options)) {
       auto word = std::make_shared<char>(0);
-      Tensors none;
       if (waits(options, 0)) {
-        return run(options, none, [=, this](void *stream) {
-          return collectives_.all_reduce(word.get(), word.get(), 1, kUint8, kMax, comm_, stream);
+        return run(options, {}, {}, [=, this](void *comm, void *stream) {
+          return functions_.all_reduce(word.get(), word.get(), 1, kUint8, kMax, comm, stream);
         });
       }
     }
     return python("barrier", options);
   }
 
-  WorkPtr allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &options) override {
+  AnyWork allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &options) override {
     return python("allreduce_coalesced", tensors, options);
   }
-  WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &options) override {
+  AnyWork allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &options) override {
     return python("allreduce_sparse", tensors, options);
   }
-  WorkPtr reduce(Tensors &tensors, const c10d::ReduceOptions &options) override {
+  AnyWork reduce(Tensors &tensors, const c10d::ReduceOptions &options) override {
     return python("reduce", tensors, options);
   }
-  WorkPtr allgather(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &options) override {
+  AnyWork allgather(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &options) override {
     return python("allgather", outputs, inputs, options);
   }
-  WorkPtr allgather_coalesced(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &options) override {
+  AnyWork allgather_coalesced(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &options) override {
     return python("allgather_coalesced", outputs, inputs, options);
   }
-  WorkPtr allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+  AnyWork allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                           const c10d::AllgatherOptions &options) override {
     return python("all_gather_single_coalesced", outputs, inputs, options);
   }
-  WorkPtr gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &options) override {
+  AnyWork gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &options) override {
     return python("gather", outputs, inputs, options);
   }
-  WorkPtr scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &options) override {
+  AnyWork scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &options) override {
     return python("scatter", outputs, inputs, options);
   }
-  WorkPtr reduce_scatter(Tensors &outputs, TensorLists &inputs, const c10d::ReduceScatterOptions &options) override {
+  AnyWork reduce_scatter(Tensors &outputs, TensorLists &inputs, const c10d::ReduceScatterOptions &options) override {
     return python("reduce_scatter", outputs, inputs, options);
   }
-  WorkPtr reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+  AnyWork reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                           const c10d::ReduceScatterOptions &options) override {
     return python("reduce_scatter_single_coalesced", outputs, inputs, options);
   }
-  WorkPtr alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &options) override {
+  AnyWork alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &options) override {
     return python("alltoall", outputs, inputs, options);
   }
-  WorkPtr send(Tensors &tensors, int peer, int tag) override { return python("send", tensors, peer, tag); }
-  WorkPtr recv(Tensors &tensors, int peer, int tag) override { return python("recv", tensors, peer, tag); }
-  WorkPtr recvAnysource(Tensors &tensors, int tag) override { return python("recv_anysource", tensors, tag); }
+  AnyWork send(Tensors &tensors, int peer, int tag) override {
+    return is_plain_message(tensors) ? begin(functions_.send, false, tensors, peer, tag)
+                                     : message("send", tensors, peer, tag);
+  }
+  AnyWork recv(Tensors &tensors, int peer, int tag) override {
+    return is_plain_message(tensors) ? begin(functions_.receive, true, tensors, peer, tag)
+                                     : message("recv", tensors, peer, tag);
+  }
+  AnyWork recvAnysource(Tensors &tensors, int tag) override {
+    return is_plain_message(tensors) ? begin(functions_.receive, true, tensors, kAnyRank, tag)
+                                     : message("recv_anysource", tensors, tag);
+  }
 
   void monitoredBarrier(const c10d::BarrierOptions &options, bool wait_all_ranks) override {
     py::gil_scoped_acquire lock;
@@ -255,54 +217,99 @@ public:
   void shutdown() { end("shutdown"); }
   void abort() { end("abort"); }
 
+  // Of releases that have it.
+  c10::intrusive_ptr<Options> getBackendOptions() {
+    return c10::make_intrusive<Options>("accl", std::chrono::milliseconds(own_->usual_ms.load()));
+  }
+
+  // ---- What the flight recorder asks for, which then leaves a file when something fails, in releases that have it for all back ends
+
+  bool supportsAbortHooks() const { return true; }
+  void registerAbortHook(int64_t id, std::function<void()> hook) { own_->on_failure(id, std::move(hook)); }
+  void unregisterAbortHook(int64_t id) { own_->on_failure(id, nullptr); }
+
+  // ---- Other groups out of this one, in releases that ask for them
+
+  bool supportsSplitting() const { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &ranks,
+                                          const c10::intrusive_ptr<Options> &options) {
+    py::gil_scoped_acquire lock;
+    if (std::find(ranks.begin(), ranks.end(), getRank()) == ranks.end()) {
+      return nullptr;
+    }
+    return py::cast<c10::intrusive_ptr<c10d::Backend>>(
+        python_->attr("split")(store, ranks, options->timeout, name_of(*options, 0)));
+  }
+
+  bool supportsShrinking() const { return true; }
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t> &excluded, int flags = 0,
+                                           const c10::intrusive_ptr<Options> & = nullptr) {
+    py::gil_scoped_acquire lock;
+    return py::cast<c10::intrusive_ptr<c10d::Backend>>(python_->attr("shrink")(excluded, flags));
+  }
+
 private:
   /// True if a call needs nothing of Python: the communicator is there, and has this time limit.
   template <typename Options> bool plain(const Options &options) const {
-    return comm_ && (options.timeout == c10d::kUnsetTimeout ? usual_ : options.timeout) == limit_;
+    int64_t usual_ms = own_->usual_ms;
+    int64_t wanted_ms = options.timeout == c10d::kUnsetTimeout ? usual_ms : options.timeout.count();
+    return own_->comm.load() && wanted_ms == own_->limit_ms;
   }
   template <typename Options> bool plain(const Options &options, const at::Tensor &tensor) const {
     return plain(options) && is_plain(tensor);
   }
 
   /// Makes a call, now if the caller waits for it, else on a stream.
-  template <typename Options, typename Call> WorkPtr run(const Options &options, Tensors tensors, Call call) {
+  template <typename Options, typename Call>
+  AnyWork run(const Options &options, Tensors outputs, Tensors inputs, Call call) {
     WithoutPython released;
     sequence_++;
     uintptr_t stream = 0;
     if (!waits(options, 0)) {
-      stream = take();
+      stream = own_->take();
       if (!stream) {
         py::gil_scoped_acquire lock;
         stream = py::cast<uintptr_t>(python_->attr("new_stream")());
       }
     }
-    int code = call((void *)stream);
+    int code = call(own_->comm.load(), (void *)stream);
     if (code != kSuccess) {
-      std::string text = functions_->error_text(nullptr);
+      std::string text = functions_.error_text();
       if (stream) {
-        functions_->give_back(stream);
+        own_->give_back(stream);
       }
-      py::gil_scoped_acquire lock;
-      TORCH_CHECK_WITH(DistBackendError, false, py::cast<std::string>(functions_->explain(text)));
+      own_->refuse(text);
     }
     if (!stream) {
       return done_;
     }
-    return keep(c10::make_intrusive<StreamWork>(functions_, stream, std::move(tensors), nullptr, -1));
+    return own_->keep(c10::make_intrusive<StreamWork>(own_, stream, std::move(outputs), std::move(inputs), nullptr));
   }
 
-  /// Works live until they are over, also if the caller forgets them.
-  WorkPtr keep(WorkPtr work) {
-    WithoutPython released;
-    std::lock_guard<std::mutex> lock(mutex_);
-    pending_.push_back(work);
-    return work;
-  }
-
-  template <typename... Arguments> WorkPtr python(const char *method, Arguments &&...arguments) {
-    py::gil_scoped_acquire lock;
+  template <typename... Arguments> AnyWork python(const char *method, Arguments &&...arguments) {
     sequence_++;
-    return py::cast<WorkPtr>(python_->attr(method)(std::forward<Arguments>(arguments)...));
+    return message(method, std::forward<Arguments>(arguments)...);
+  }
+
+  /// The same for what ranks do not all do, and so do not count.
+  template <typename... Arguments> AnyWork message(const char *method, Arguments &&...arguments) {
+    py::gil_scoped_acquire lock;
+    return py::cast<AnyWork>(python_->attr(method)(std::forward<Arguments>(arguments)...));
+  }
+
+  /// Begins a message of a tensor's bytes by the library's `call`.
+  template <typename Call> AnyWork begin(Call call, bool receives, const Tensors &tensors, int peer, int tag) {
+    WithoutPython released;
+    void *request = nullptr;
+    int code = call(tensors[0].data_ptr(), tensors[0].nbytes(), peer, tag, own_->messages, own_->usual_ms, &request);
+    if (code != kSuccess) {
+      own_->refuse(functions_.error_text());
+    }
+    return own_->keep(c10::make_intrusive<MessageWork>(own_, request, receives, tensors, nullptr));
+  }
+
+  bool is_plain_message(const Tensors &tensors) const {
+    return own_->messages.load() && tensors.size() == 1 && is_plain(tensors[0]);
   }
 
   void end(const char *method) {
@@ -310,63 +317,54 @@ private:
     python_->attr(method)();
   }
 
-  static WorkPtr make_done() {
+  static AnyWork make_done() {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     future->markCompleted(c10::IValue(Tensors()));
     return c10d::Work::create_from_future(future);
   }
 
   std::shared_ptr<py::object> python_;
-  std::shared_ptr<Functions> functions_;
-  Collectives collectives_;
-  void *comm_ = nullptr;
-  std::chrono::milliseconds limit_{0};
-  std::chrono::milliseconds usual_{0};
+  std::shared_ptr<Rank> own_;
+  const Functions &functions_;
   std::atomic<uint64_t> sequence_{0};
-  std::mutex mutex_;
-  std::deque<WorkPtr> pending_;
-  WorkPtr done_ = make_done();
+  AnyWork done_ = make_done();
 };
 
 } // namespace accl
 
 PYBIND11_MODULE(_accl_native, module) {
   using namespace accl;
-  py::class_<Collectives>(module, "Collectives");
-  py::class_<Functions, std::shared_ptr<Functions>>(module, "Functions");
-  module.def("functions", [](uintptr_t synchronize, uintptr_t query, uintptr_t error_text,
-                             py::object explain) {
-    return locked(new Functions{(int (*)(void *))synchronize, (int (*)(void *))query,
-                                (const char *(*)(void *))error_text, std::move(explain), {}, {}});
-  });
+  py::class_<Rank, std::shared_ptr<Rank>>(module, "Rank");
   // The addresses of the functions, in the order of the struct.
-  module.def("collectives", [](const std::vector<uintptr_t> &addresses) {
-    Collectives collectives;
-    TORCH_CHECK(addresses.size() * sizeof(uintptr_t) == sizeof(collectives));
-    memcpy(&collectives, addresses.data(), sizeof(collectives));
-    return collectives;
+  module.def("rank", [](const std::vector<uintptr_t> &addresses, py::object explain) {
+    Functions functions;
+    TORCH_CHECK(addresses.size() * sizeof(uintptr_t) == sizeof(functions));
+    memcpy(&functions, addresses.data(), sizeof(functions));
+    return std::make_shared<Rank>(functions, std::move(explain));
   });
-  module.def("backend", [](int rank, int size, py::object python, std::shared_ptr<Functions> functions,
-                           Collectives collectives) -> c10::intrusive_ptr<c10d::Backend> {
-    return c10::make_intrusive<Backend>(rank, size, std::move(python), std::move(functions), collectives);
+  module.def("backend", [](int rank, int size, py::object python,
+                           std::shared_ptr<Rank> own) -> c10::intrusive_ptr<c10d::Backend> {
+    return c10::make_intrusive<Backend>(rank, size, std::move(python), std::move(own));
   });
-  // PyTorch's own class of back ends keeps others out of its family, so these are functions.
-  auto ours = [](const c10::intrusive_ptr<c10d::Backend> &backend) { return static_cast<Backend *>(backend.get()); };
-  using Ref = const c10::intrusive_ptr<c10d::Backend> &;
-  module.def("use", [ours](Ref backend, uintptr_t comm, int64_t limit_ms, int64_t usual_ms) {
-    ours(backend)->use(comm, std::chrono::milliseconds(limit_ms), std::chrono::milliseconds(usual_ms));
+  using Ref = const std::shared_ptr<Rank> &;
+  module.def("use", [](Ref rank, uintptr_t comm, uintptr_t messages, int64_t limit_ms, int64_t usual_ms) {
+    rank->comm = (void *)comm;
+    rank->messages = (void *)messages;
+    rank->limit_ms = limit_ms;
+    rank->usual_ms = usual_ms;
   });
-  module.def("take", [ours](Ref backend) { return ours(backend)->take(); });
-  module.def("give_back",
-             [](const std::shared_ptr<Functions> &functions, uintptr_t stream) { functions->give_back(stream); });
-  module.def("begin", [](const WorkPtr &work, uintptr_t stream) {
-    static_cast<StreamWork *>(work.get())->begin(stream);
+  module.def("take", [](Ref rank) { return rank->take(); });
+  module.def("sweep", [](Ref rank) { rank->sweep(); });
+  module.def("tell_failure", [](Ref rank) { rank->tell_failure(); });
+  module.def("give_back", [](Ref rank, uintptr_t stream) { rank->give_back(stream); });
+  module.def("drain", [](Ref rank, int64_t limit_ms) { return rank->drain(std::chrono::milliseconds(limit_ms)); });
+  module.def("work", [](Ref rank, uintptr_t stream, Tensors outputs, py::object finish) -> AnyWork {
+    auto last = locked(new py::object(std::move(finish)));
+    return rank->keep(c10::make_intrusive<StreamWork>(rank, stream, std::move(outputs), Tensors(), std::move(last)));
   });
-  module.def("refuse", [](const WorkPtr &work, const std::string &text) {
-    static_cast<StreamWork *>(work.get())->refuse(text);
-  });
-  module.def("drain", [ours](Ref backend) { ours(backend)->drain(); });
-  module.def("work", [ours](Ref backend, uintptr_t stream, Tensors outputs, py::object finish, int source) {
-    return ours(backend)->work(stream, std::move(outputs), std::move(finish), source);
+  module.def("message", [](Ref rank, uintptr_t request, bool receives, Tensors tensors, py::object finish) -> AnyWork {
+    auto last = locked(new py::object(std::move(finish)));
+    return rank->keep(
+        c10::make_intrusive<MessageWork>(rank, (void *)request, receives, std::move(tensors), std::move(last)));
   });
 }

@@ -1,0 +1,63 @@
+//! Plugins: libraries of others that this one loads and calls. Each is a symbol of data, a table of functions, whose name tells the version
+//! (`abi/clients.md` §5). A plugin that is not there, or refuses, is no error: the library goes on without it.
+
+mod logger;
+pub mod profiler;
+
+use std::ffi::OsStr;
+
+use accl_core::config::Source;
+use accl_core::telemetry;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// Opens the plugin of a kind, "profiler" or another, that the setting of this name chooses.
+fn open(kind: &str, setting: &str) -> Option<Library> {
+    let value = Source::of_process().map(|source| source.lookup(setting).0).unwrap_or_default();
+    if value == "none" {
+        return None;
+    }
+    if value == "STATIC_PLUGIN" {
+        return Some(Library::this());
+    }
+    let mut reasons = Vec::new();
+    for file in files(kind, &value) {
+        // SAFETY: whoever names a plugin wants its code to run in this process.
+        match unsafe { Library::open(Some(OsStr::new(&file)), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(library) => return Some(library),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    if !value.is_empty() {
+        telemetry::warn(&format!(
+            "NCCL_{setting}={value} is not loaded, and there is no {kind}: {}",
+            reasons.join("; ")
+        ));
+    }
+    None
+}
+
+/// Where a plugin may be, as the setting names it.
+fn files(kind: &str, value: &str) -> Vec<String> {
+    if value.is_empty() {
+        return vec![format!("libnccl-{kind}.so")];
+    }
+    let is_whole = value.contains('/') || (value.starts_with("lib") && value.ends_with(".so"));
+    let mut files = vec![value.to_string()];
+    if !is_whole {
+        files.push(format!("libnccl-{kind}-{value}.so"));
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugins_are_named_as_files_or_by_a_part_of_one() {
+        assert_eq!(files("profiler", ""), ["libnccl-profiler.so"]);
+        assert_eq!(files("profiler", "mine"), ["mine", "libnccl-profiler-mine.so"]);
+        assert_eq!(files("profiler", "libmine.so"), ["libmine.so"]);
+        assert_eq!(files("profiler", "./mine"), ["./mine"]);
+    }
+}

@@ -1,0 +1,1 @@
+/* In the place of CUDA's header, of which nccl.h needs nothing. */
