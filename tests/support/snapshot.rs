@@ -28,14 +28,18 @@ impl Snapshot {
     }
 }
 
-/// Proportional set size: memory that the process uses, shared memory shared out.
+/// Proportional set size: memory that the process uses, shared memory shared out. What files hold of programs is left out: their pages
+/// come by many at once, where code runs for the first time, and weigh more as soon as another process that has them ends.
 pub fn memory_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let line = text.lines().find(|line| line.starts_with("Pss:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+    let kib = |name: &str| -> usize {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    (kib("Pss_Anon:") + kib("Pss_Shmem:")) << 10
 }
 
-/// The same of those mappings whose file has `name` in its path.
+/// Proportional set size of those mappings whose file has `name` in its path.
 pub fn mapped_bytes(name: &str) -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut counts, mut kib) = (false, 0);
