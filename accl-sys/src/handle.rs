@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use accl_core::comm::{Communicator, PostedMessage, Stream, group};
+use accl_core::comm::{Communicator, PostedMessage, Stream, Window, group};
 use accl_core::driver;
 use accl_core::engine::HostStream;
 use accl_core::memory::UserPointer;
@@ -18,6 +18,7 @@ use crate::slab::{Entered, Slab};
 static COMMUNICATORS: OnceLock<Slab<Communicator>> = OnceLock::new();
 static STREAMS: OnceLock<Slab<HostStream>> = OnceLock::new();
 static REQUESTS: OnceLock<Slab<PostedMessage>> = OnceLock::new();
+static WINDOWS: OnceLock<Slab<Window>> = OnceLock::new();
 
 /// The table behind `ncclComm_t`.
 pub(crate) fn communicators() -> Result<&'static Slab<Communicator>> {
@@ -32,6 +33,11 @@ pub(crate) fn streams() -> Result<&'static Slab<HostStream>> {
 /// The table behind `acclRequest_t`.
 pub(crate) fn requests() -> Result<&'static Slab<PostedMessage>> {
     table(&REQUESTS, "request")
+}
+
+/// The table behind `ncclWindow_t`.
+pub(crate) fn windows() -> Result<&'static Slab<Window>> {
+    table(&WINDOWS, "window")
 }
 
 #[inline]

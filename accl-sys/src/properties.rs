@@ -24,7 +24,8 @@ face! {
                  NCCL_COMM_PROPERTIES_INITIALIZER", head.magic
             )));
         }
-        let known = in_host_memory(management::number(comm.rank()), management::number(comm.ranks()));
+        let mut known = without_device_code(management::number(comm.rank()), management::number(comm.ranks()));
+        known.hostRmaSupport = !comm.has_device();
         let (start, end) = (offset_of!(ncclCommProperties_t, rank), end_for(head.version));
         let source = (&raw const known).cast::<u8>();
         // SAFETY: a client of that version has a struct at least up to `end`, and ours is longer than any. The
@@ -44,8 +45,8 @@ fn end_for(version: u32) -> usize {
     }
 }
 
-/// No device, and nothing that device code could do: false and none, all zero, is the truth for the rest.
-fn in_host_memory(rank: i32, ranks: i32) -> ncclCommProperties_t {
+/// Nothing that device code could do: false and none, all zero, is the truth for the rest.
+fn without_device_code(rank: i32, ranks: i32) -> ncclCommProperties_t {
     // SAFETY: all bits zero are a valid value of this plain data.
     let mut known = unsafe { std::mem::MaybeUninit::<ncclCommProperties_t>::zeroed().assume_init() };
     known.rank = rank;

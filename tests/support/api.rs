@@ -6,7 +6,7 @@
 // Every call here is a call of the C interface with arguments that the test keeps alive.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
@@ -38,6 +38,19 @@ pub struct UniqueId(pub [u8; 128]);
 
 /// A message with a tag.
 pub type Request = *mut c_void;
+
+/// Memory that peers may write to.
+pub type Window = *mut c_void;
+
+/// `ncclWaitSignalDesc_t`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct WaitSignal {
+    pub count: c_int,
+    pub peer: c_int,
+    pub index: c_int,
+    pub context: c_int,
+}
 
 macro_rules! functions {
     ($($name:ident($($arg:ty),*);)*) => {
@@ -102,6 +115,15 @@ functions! {
     ncclMemFree(Ptr);
     ncclCommRegister(Comm, Ptr, usize, *mut Ptr);
     ncclCommDeregister(Comm, Ptr);
+    ncclCommWindowRegister(Comm, Ptr, usize, *mut Window, c_int);
+    ncclCommWindowDeregister(Comm, Window);
+    ncclWinGetUserPtr(Comm, Window, *mut Ptr);
+    ncclGetLsaDevicePointer(Window, usize, c_int, *mut Ptr);
+    ncclGetPeerDevicePointer(Window, usize, c_int, *mut Ptr);
+    ncclGetLsaMultimemDevicePointer(Window, usize, *mut Ptr);
+    ncclPutSignal(*const c_void, usize, c_int, c_int, Window, usize, c_int, c_int, c_uint, Comm, Stream);
+    ncclSignal(c_int, c_int, c_int, c_uint, Comm, Stream);
+    ncclWaitSignal(c_int, *mut WaitSignal, Comm, Stream);
     acclCommInitRankHost(*mut Comm, c_int, UniqueId, c_int, *mut c_void, i64);
     acclExplain(Comm, *const c_char, usize, c_int, *mut c_char, usize, *mut f64);
     acclStreamCreate(*mut Stream);

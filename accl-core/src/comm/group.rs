@@ -6,8 +6,8 @@
 use super::{Communicator, Stream};
 use crate::driver;
 use crate::engine::{
-    Call, HostStream, Job as EngineJob, Part, Seat, SelfCopy, Transfer, launch, launch_call, run, run_call,
-    submit, submit_call,
+    Call, HostStream, Job as EngineJob, OneSidedCall, Part, Seat, SelfCopy, Transfer, launch, launch_call,
+    run, run_call, run_one_sided, submit, submit_call,
 };
 use crate::error::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -20,10 +20,11 @@ use std::sync::Arc;
 pub(super) type Job = Box<dyn FnOnce(Option<Error>) -> Result<()> + Send>;
 
 /// One call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Work {
     Collective(Call),
     Transfer(Transfer),
+    OneSided(OneSidedCall),
 }
 
 #[derive(Debug)]
@@ -179,6 +180,7 @@ fn perform_otherwise(communicator: &Communicator, work: Work, stream: Stream<'_>
         (Work::Collective(call), Stream::Device(stream)) if !is_open() => {
             launch_call(stream, &communicator.joined()?.seat, &call)
         }
+        (Work::OneSided(call), Stream::None) if !is_open() => run_one_sided(&call),
         (work, stream) => {
             let pending = Pending { communicator: communicator.clone(), work, stream: Queue::of(stream) };
             if is_open() {
@@ -356,7 +358,8 @@ fn sort_out(calls: impl IntoIterator<Item = Pending>) -> Result<Vec<Share>> {
             Some(index) => index,
             None => {
                 let seat: Arc<Seat> = pending.communicator.joined()?.seat.clone();
-                let part = Part { seat, calls: Vec::new(), transfers: Vec::new(), copies: Vec::new() };
+                let (calls, transfers) = (Vec::new(), Vec::new());
+                let part = Part { seat, calls, transfers, copies: Vec::new(), one_sided: Vec::new() };
                 shares.push(Share { communicator: pending.communicator, part });
                 shares.len() - 1
             }
@@ -364,6 +367,7 @@ fn sort_out(calls: impl IntoIterator<Item = Pending>) -> Result<Vec<Share>> {
         match pending.work {
             Work::Collective(call) => shares[index].part.calls.push(call),
             Work::Transfer(transfer) => shares[index].part.transfers.push(transfer),
+            Work::OneSided(call) => shares[index].part.one_sided.push(call),
         }
     }
     for share in &mut shares {

@@ -4,6 +4,7 @@ use super::announce::{Maker, Making, Part, say_network, say_ports};
 use super::describe::Way;
 use super::messages::Messages;
 use super::share::{Sharing, share_memory};
+use super::windows::Windows;
 use super::{CommConfig, Communicator, Joined, device, group};
 use crate::algo::{Facts, Layout, Pull, Shape};
 use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
@@ -285,8 +286,17 @@ impl Communicator {
         };
         let seat = Seat::new(self.rank(), endpoint, arena, watches, limits);
         let seat = Arc::new(seat.with_dock(prepared.dock.take()));
-        let joined =
-            Joined { seat, peers, secret, facts, ways, messages: Messages::default(), _control: control };
+        let messages = Messages::default();
+        let joined = Joined {
+            seat,
+            peers,
+            secret,
+            facts,
+            ways,
+            messages,
+            windows: Windows::default(),
+            _control: control,
+        };
         self.shared
             .joined
             .set(joined)

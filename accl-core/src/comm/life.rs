@@ -57,6 +57,7 @@ impl Communicator {
         }
         let outcome = self.flush();
         self.end_messages("destroyed");
+        self.end_windows();
         self.say_ended("Destroy");
         if let Some(joined) = self.shared.joined.get() {
             joined.seat.leave();
@@ -70,6 +71,7 @@ impl Communicator {
         self.shared.aborted.store(true, Ordering::Release);
         if let Some(joined) = self.shared.joined.get() {
             joined.seat.abort();
+            self.abort_windows();
             joined.seat.wait_queued();
         }
         self.end_messages("aborted");

@@ -1,7 +1,7 @@
 //! Messages with tags between two ranks: sends and receives that wait for nobody, of which any number may be under way.
 
 use super::{Communicator, Joined};
-use crate::engine::{Message, Post, Request};
+use crate::engine::{Label, Message, Post, Request};
 use crate::error::{Error, Result};
 use crate::memory::UserPointer;
 use crate::os::clock;
@@ -94,7 +94,7 @@ impl Communicator {
         let message = self.message("Isend", (buffer, bytes), Some(peer), tag, limit)?;
         let joined = self.joined()?;
         let post = joined.messages.post(joined)?;
-        Ok(PostedMessage { post: post.clone(), request: post.send(message)? })
+        Ok(PostedMessage { post: post.clone(), request: post.send(message, Arc::default())? })
     }
 
     /// Receives a message of exactly `bytes` with that tag from `peer`, or (none) from whoever sends one first.
@@ -109,7 +109,7 @@ impl Communicator {
         let message = self.message("Irecv", (buffer, bytes), peer, tag, limit)?;
         let joined = self.joined()?;
         let post = joined.messages.post(joined)?;
-        Ok(PostedMessage { post: post.clone(), request: post.receive(message)? })
+        Ok(PostedMessage { post: post.clone(), request: post.receive(message, Arc::default())? })
     }
 
     fn message(
@@ -139,7 +139,13 @@ impl Communicator {
                 self.rank()
             )));
         }
-        Ok(Message { buffer, bytes, peer, tag, deadline: limit.map(|limit| clock::now() + limit) })
+        Ok(Message {
+            buffer,
+            bytes,
+            peer,
+            label: Label::Tag(tag),
+            deadline: limit.map(|limit| clock::now() + limit),
+        })
     }
 
     /// Nobody uses the memory of messages any more when this returns.

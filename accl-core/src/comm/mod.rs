@@ -18,6 +18,7 @@ mod pointers;
 mod regroup;
 mod share;
 mod split;
+mod windows;
 
 pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use announce::Arguments;
@@ -26,6 +27,7 @@ pub use device::Stream;
 pub use explain::{Explanation, Identity};
 pub use messages::PostedMessage;
 pub use split::ChildDone;
+pub use windows::Window;
 
 use crate::algo::Facts;
 use crate::bootstrap::{PeerRecord, Secret, UniqueId};
@@ -143,6 +145,8 @@ struct Joined {
     ways: Vec<describe::Way>,
     /// What is sent from rank to rank.
     messages: messages::Messages,
+    /// What they write to each other by themselves.
+    windows: windows::Windows,
 }
 
 impl Communicator {
@@ -310,6 +314,9 @@ impl Communicator {
 
     /// Changes this rank's time limits; they last until they are changed again.
     pub fn set_time_limits(&self, changes: TimeLimits) -> Result<()> {
+        if let Some(carrier) = self.carrier_communicator() {
+            carrier.set_time_limits(changes)?;
+        }
         self.joined().map(|joined| joined.seat.set_time_limits(changes))
     }
 

@@ -22,6 +22,7 @@ impl Communicator {
         let Some(device) = &self.shared.device else { return Ok(()) };
         match work {
             Work::Collective(call) => self.check_buffers(device, call),
+            Work::OneSided(_) => Ok(()),
             Work::Transfer(transfer) if transfer.bytes == 0 => Ok(()),
             Work::Transfer(transfer) if transfer.send => check(device, "Send: sendbuff", transfer.buffer),
             Work::Transfer(transfer) => check(device, "Recv: recvbuff", transfer.buffer),

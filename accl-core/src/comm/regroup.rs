@@ -38,6 +38,7 @@ impl Communicator {
         let before = self.shared.revoked.swap(true, Ordering::AcqRel);
         if let Some(joined) = self.shared.joined.get() {
             joined.seat.abort();
+            self.abort_windows();
             joined.seat.wait_queued();
         }
         before
@@ -78,7 +79,7 @@ impl Communicator {
         let all: Vec<Rank> = (0..self.ranks()).collect();
         let again =
             self.meet_again("CommSplit", &all, CommConfig { face: self.face(), ..CommConfig::default() })?;
-        let child = again.split_now(color, key, config);
+        let child = again.split_now("CommSplit", color, key, config);
         again.destroy()?;
         child
     }

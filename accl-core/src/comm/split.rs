@@ -32,17 +32,20 @@ impl Communicator {
             if parent.shared.revoked.load(Ordering::Acquire) {
                 return parent.split_revoked(color, key, config);
             }
-            parent.split_now(color, key, config)
+            parent.split_now("CommSplit", color, key, config)
         })
     }
 
-    /// Makes a communicator of this one: now; or when the group ends that is open; or in the background, if this one does not block.
-    pub(super) fn derive(
+    /// Makes something of this communicator with all its ranks: now; or when the group ends that is open; or in the background, if this one does not block.
+    pub(super) fn derive<T>(
         &self,
         thread: &str,
-        done: ChildDone,
-        make: impl FnOnce(&Self) -> Result<Option<Self>> + Send + 'static,
-    ) -> Result<()> {
+        done: Box<dyn FnOnce(T) + Send>,
+        make: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<()>
+    where
+        T: 'static,
+    {
         let blocking = self.shared.config.blocking;
         if !group::is_open() && blocking {
             done(make(self)?);
@@ -60,12 +63,18 @@ impl Communicator {
         let deferred = group::is_open();
         group::defer_or_spawn(self, blocking, thread, Box::new(job))?;
         if !deferred || !blocking {
-            return Err(Error::new(ErrorKind::InProgress, "a communicator is being made in the background"));
+            return Err(Error::new(ErrorKind::InProgress, "a non-blocking call is under way"));
         }
         Ok(())
     }
 
-    pub(super) fn split_now(&self, color: Option<u32>, key: i32, config: CommConfig) -> Result<Option<Self>> {
+    pub(super) fn split_now(
+        &self,
+        function: &'static str,
+        color: Option<u32>,
+        key: i32,
+        config: CommConfig,
+    ) -> Result<Option<Self>> {
         let joined = self.joined()?;
         // A rank whose settings are bad still takes part, so that the others need not wait for it.
         let settings = config.settings();
@@ -86,9 +95,9 @@ impl Communicator {
             let peers: Vec<PeerRecord> = members.iter().map(|member| joined.peers[*member].clone()).collect();
             (self.child(members.len(), rank, config), peers, secret)
         });
-        let making = child.as_ref().map(|(child, ..)| {
-            child.say_start(Maker::Parent("CommSplit", self.key(), number + 1, code, key))
-        });
+        let making = child
+            .as_ref()
+            .map(|(child, ..)| child.say_start(Maker::Parent(function, self.key(), number + 1, code, key)));
         // The memory of the new communicator comes from the process of its first rank on each host.
         let leader = members
             .iter()
@@ -119,7 +128,7 @@ impl Communicator {
     }
 
     /// Tells everybody whether this rank has set itself up; an error on all ranks if one has not.
-    fn verdict(&self, failure: Option<&Error>) -> Result<()> {
+    pub(super) fn verdict(&self, failure: Option<&Error>) -> Result<()> {
         let mut words = [0u8; VERDICT_BYTES];
         if let Some(error) = failure {
             let text = error.text();

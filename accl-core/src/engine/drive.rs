@@ -5,8 +5,10 @@ use super::collective::CollectiveOp;
 use super::endpoint::Endpoint;
 use super::exchange::Exchange;
 use super::lanes::Fabric;
+use super::one_sided::OneSidedCall;
+use super::post::Post;
 use super::seat::Seat;
-use super::tagged::TaggedOp;
+use super::tagged::{Request, TaggedOp};
 use super::transfer::TransferOp;
 use super::watch::{LOOK_AROUND, Stall};
 use super::{Operation, Poll};
@@ -17,6 +19,7 @@ use crate::telemetry::calls;
 use crate::transport::shm::Lane;
 use crate::types::Rank;
 use parking_lot::MutexGuard;
+use std::sync::Arc;
 
 /// What one rank has to do in one launch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,12 +30,14 @@ pub struct Job<'a> {
     pub transfers: &'a [Transfer],
     /// What this rank sends to itself.
     pub copies: &'a [SelfCopy],
+    /// One-sided calls, carried out all at once, beside the calls.
+    pub one_sided: &'a [OneSidedCall],
 }
 
 impl Job<'_> {
     /// True if it has anything beside collective calls.
     pub(super) fn has_transfers(&self) -> bool {
-        !self.transfers.is_empty() || !self.copies.is_empty()
+        !self.transfers.is_empty() || !self.copies.is_empty() || !self.one_sided.is_empty()
     }
 }
 
@@ -44,6 +49,8 @@ pub(crate) struct Work {
     pub(super) transfer: Option<TransferOp>,
     /// Messages with tags, which `post` polls, and nobody else has work with.
     pub(super) tagged: Option<Box<TaggedOp>>,
+    /// One-sided calls that are not over, and who moves them.
+    one_sided: Vec<(Arc<Post>, Arc<Request>)>,
     /// True while no caller waits for it.
     pub(super) in_background: bool,
     begun: bool,
@@ -78,6 +85,12 @@ impl Work {
                 self.transfer = Some(TransferOp::begin(job.transfers, endpoint)?);
                 advanced = true;
             }
+            for call in job.one_sided {
+                self.one_sided.push((call.post.clone(), call.begin()?));
+            }
+        }
+        if !self.one_sided.is_empty() {
+            advanced |= self.poll_one_sided()?;
         }
         if let Some(transfer) = &mut self.transfer {
             match transfer.poll(endpoint)? {
@@ -105,10 +118,27 @@ impl Work {
                 Poll::Blocked => break,
             }
         }
-        if self.collective.is_none() && self.transfer.is_none() {
+        if self.collective.is_none() && self.transfer.is_none() && self.one_sided.is_empty() {
             return Ok(Poll::Done);
         }
         Ok(if advanced { Poll::Advanced } else { Poll::Blocked })
+    }
+
+    /// True if something moved. While this thread sleeps, the thread for messages moves what there is, and rings.
+    fn poll_one_sided(&mut self) -> Result<bool> {
+        let before = self.one_sided.len();
+        let mut moved = false;
+        for (post, request) in &self.one_sided {
+            moved |= !request.is_over() && post.poll();
+        }
+        let mut outcome = Ok(());
+        self.one_sided.retain(|(_, request)| {
+            if let Some(error) = request.error() {
+                outcome = Err(error.clone());
+            }
+            !request.is_over()
+        });
+        outcome.map(|()| moved || self.one_sided.len() < before)
     }
 
     /// The kinds of messages that this job waits for.
@@ -131,6 +161,7 @@ impl Work {
         if let Some(op) = &self.collective {
             op.waits_for(endpoint, missing);
         }
+        self.one_sided.iter().for_each(|(post, _)| post.waits_for(missing));
     }
 
     /// Direction, peer and number of the message that it waits for, if it waits for one.
@@ -156,6 +187,9 @@ impl Work {
             return format!("{} (collective #{})", describe(op.posted), op.sequence);
         }
         if let Some(text) = self.tagged.as_ref().and_then(|tagged| tagged.describe()) {
+            return text;
+        }
+        if let Some(text) = self.one_sided.first().and_then(|(post, _)| post.describe()) {
             return text;
         }
         match self.transfer_waiting(endpoint) {

@@ -3,7 +3,7 @@
 //! * [`call`]: what is to be done. * `endpoint`: one rank's links and memory. * `collective`, `transfer`: the state
 //!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
 //!   waits, and notices what never comes. * [`stream`]: what is queued on host streams; `queues`, `pipeline`: the same loop
-//!   on a thread of its own. `post`, `tagged`: messages with tags. `dock`, `arrivals`,
+//!   on a thread of its own. `post`, `tagged`: messages with tags; `one_sided`: memory that peers write to. `dock`, `arrivals`,
 //!   `staged`, `staging`, `windows`, `pieces`: calls in the memory of a device.
 
 mod arrivals;
@@ -18,6 +18,7 @@ mod endpoint;
 mod exchange;
 mod explain;
 mod lanes;
+mod one_sided;
 mod pieces;
 mod pipeline;
 mod post;
@@ -39,10 +40,11 @@ pub use dock::{Accelerator, launch, launch_call};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub use lanes::Fabric;
+pub use one_sided::{Action, MOST_WINDOWS, OneSidedCall, Put, run_one_sided};
 pub use post::Post;
 pub use seat::{Limits, Peer, Seat, TimeLimits};
 pub use stream::{HostStream, Part, submit, submit_call};
-pub use tagged::{Message, Request};
+pub use tagged::{Label, Message, Request};
 pub use windows::{Offer as WindowOffer, OwnWindow};
 
 /// What a state machine says when it is polled.

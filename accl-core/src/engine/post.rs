@@ -11,11 +11,13 @@ use super::endpoint::Endpoint;
 use super::seat::Seat;
 use super::tagged::{Message, Request, TaggedOp};
 use super::watch::{LOOK_AROUND, Stall};
+use crate::device::UserPointer;
 use crate::error::{Error, Result};
 use crate::os::{clock, futex, process};
 use crate::sync::bell::Bell;
 use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::wait::{Backoff, Patience, Pause};
+use crate::types::Rank;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -83,20 +85,78 @@ impl Post {
     }
 
     /// Begins a send. Its memory must stay as it is until the request is over.
-    pub fn send(self: &Arc<Self>, message: Message) -> Result<Arc<Request>> {
-        self.begin(|tagged, request, endpoint| tagged.send(message, request, endpoint))
+    pub fn send(self: &Arc<Self>, message: Message, request: Arc<Request>) -> Result<Arc<Request>> {
+        self.begin(request, |tagged, request, endpoint| tagged.send(message, request, endpoint))
     }
 
     /// Begins a receive. Nobody may use its memory until the request is over.
-    pub fn receive(self: &Arc<Self>, message: Message) -> Result<Arc<Request>> {
-        self.begin(|tagged, request, endpoint| tagged.receive(message, request, endpoint.device))
+    pub fn receive(self: &Arc<Self>, message: Message, request: Arc<Request>) -> Result<Arc<Request>> {
+        self.begin(request, |tagged, request, endpoint| tagged.receive(message, request, endpoint.device))
+    }
+
+    /// Lets peers write to `bytes` at `start`, from now on and until [`Post::withdraw`]; the number by which they name that. The thread
+    /// moves what they write, whatever this rank does.
+    pub fn expose(self: &Arc<Self>, start: UserPointer, bytes: usize) -> Result<u16> {
+        let mut inner = self.inner.lock();
+        if let Some(error) = &inner.failure {
+            return Err(error.clone());
+        }
+        let number = inner.tagged().one_sided.expose(start, bytes).ok_or_else(|| {
+            Error::usage(format!(
+                "a communicator has {} windows at most; deregister some",
+                super::one_sided::MOST_WINDOWS
+            ))
+        })?;
+        self.count(&mut inner);
+        drop(inner);
+        self.list();
+        Ok(number)
+    }
+
+    /// Lets nobody write there any more. When this returns, nobody does.
+    pub fn withdraw(&self, number: u16) {
+        self.inner.lock().tagged().one_sided.withdraw(number);
+    }
+
+    /// Begins a wait for so many signals of each rank, and takes them.
+    pub(super) fn wait_signals(
+        self: &Arc<Self>,
+        signals: Vec<(Rank, u64)>,
+        request: Arc<Request>,
+    ) -> Result<Arc<Request>> {
+        self.begin(request, |tagged, request, _| {
+            tagged.one_sided.wait(signals, request);
+            Ok(())
+        })
+    }
+
+    /// Gives this rank a signal of its own.
+    pub(super) fn signal_self(self: &Arc<Self>, request: Arc<Request>) -> Result<Arc<Request>> {
+        let rank = self.seat.rank;
+        self.begin(request, |tagged, request, _| {
+            tagged.one_sided.signalled(rank);
+            request.end(Ok(rank));
+            Ok(())
+        })
+    }
+
+    /// The ranks whose signals this one waits for, or who have not taken what it puts.
+    pub(super) fn waits_for(&self, missing: &mut Vec<Rank>) {
+        let mut inner = self.inner.lock();
+        let ranks = self.seat.peers.len();
+        inner.tagged().waits_for(self.seat.rank, ranks, |_| false, missing);
+    }
+
+    /// The first that is under way, in words.
+    pub(super) fn describe(&self) -> Option<String> {
+        self.inner.lock().tagged().describe()
     }
 
     fn begin(
         self: &Arc<Self>,
+        request: Arc<Request>,
         start: impl FnOnce(&mut TaggedOp, Arc<Request>, &mut Endpoint) -> Result<()>,
     ) -> Result<Arc<Request>> {
-        let request = Arc::new(Request::default());
         let mut inner = self.inner.lock();
         if let Some(error) = &inner.failure {
             return Err(error.clone());
@@ -143,7 +203,7 @@ impl Post {
     }
 
     fn poll_locked(&self, inner: &mut Inner) -> bool {
-        if inner.tagged().under_way() == 0 {
+        if inner.tagged().cares() == 0 {
             return false;
         }
         let mut endpoint = self.seat.endpoint.lock();
@@ -208,11 +268,14 @@ impl Post {
         }
         self.fail_locked(&mut inner, error);
         self.count(&mut inner);
+        drop(inner);
+        // The thread lets go of what has ended.
+        self.ring();
     }
 
     /// After a change: how many are under way, for those who do not hold the lock.
     fn count(&self, inner: &mut Inner) {
-        let under_way = inner.tagged().under_way();
+        let under_way = inner.tagged().cares();
         // Both orders: pairs with `Keeper::delist`.
         if self.under_way.swap(under_way, Ordering::SeqCst) > under_way && self.is_attended() {
             // What others wait for may be over.
@@ -225,9 +288,7 @@ impl Post {
     }
 
     fn ring(&self) {
-        if let Some(bell) = self.bell() {
-            bell.ring();
-        }
+        self.seat.ring();
     }
 
     fn is_attended(&self) -> bool {

@@ -222,7 +222,7 @@ impl Seat {
         self.recorder.end(End::Aborted);
         if let Some(arena) = &self.arena {
             arena.part(self.rank, RankState::Aborted);
-            arena.block(self.rank).bell.ring();
+            self.ring();
             tcp::wake::tell(arena);
         }
         self.release();
@@ -237,6 +237,13 @@ impl Seat {
         {
             arena.part(self.rank, RankState::Left);
             tcp::wake::tell(arena);
+        }
+    }
+
+    /// Wakes whoever sleeps over this rank's work.
+    pub(super) fn ring(&self) {
+        if let Some(arena) = &self.arena {
+            arena.block(self.rank).bell.ring();
         }
     }
 

@@ -8,6 +8,7 @@
 
 use super::call::{Call, SelfCopy, Transfer};
 use super::drive::Job;
+use super::one_sided::OneSidedCall;
 use super::queues::Queues;
 use super::seat::Seat;
 use crate::error::{Error, Result};
@@ -81,12 +82,15 @@ pub struct Part {
     pub transfers: Vec<Transfer>,
     /// What it sends to itself.
     pub copies: Vec<SelfCopy>,
+    /// Its one-sided calls.
+    pub one_sided: Vec<OneSidedCall>,
 }
 
 impl Part {
     /// The same, borrowed.
     pub fn job(&self) -> Job<'_> {
-        Job { calls: &self.calls, transfers: &self.transfers, copies: &self.copies }
+        let (calls, transfers, copies) = (&self.calls, &self.transfers, &self.copies);
+        Job { calls, transfers, copies, one_sided: &self.one_sided }
     }
 }
 

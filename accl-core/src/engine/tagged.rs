@@ -3,10 +3,14 @@
 //! A receive takes the first message of its tag that comes from the rank that it names, or from any; of several receives that a message suits,
 //! the one that was asked for first gets it. Messages between two ranks arrive in the order in which they were sent: one that no
 //! receive suits is kept aside as soon as a receive waits for something behind it, and until then it stays at its sender.
+//!
+//! What peers write to this rank's windows comes in the same way, and needs no receive (`one_sided`).
 
 use super::Poll;
 use super::endpoint::Endpoint;
 use super::lanes::{Lanes, PIECE_BYTES};
+use super::one_sided::{OneSided, Put, Written};
+use super::seat::Seat;
 use crate::device::{Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::memory::Scratch;
@@ -26,12 +30,19 @@ pub struct Request {
     state: AtomicU32,
     source: AtomicUsize,
     error: OnceLock<Error>,
+    /// Whose bell rings when it is over.
+    wakes: Option<Arc<Seat>>,
 }
 
 const UNDER_WAY: u32 = 0;
 const OVER: u32 = 1;
 
 impl Request {
+    /// One whose end rings the bell of a rank, which may sleep over other work of its own.
+    pub(super) fn that_wakes(seat: Arc<Seat>) -> Self {
+        Self { wakes: Some(seat), ..Self::default() }
+    }
+
     /// True once its memory is the caller's again.
     #[inline]
     pub fn is_over(&self) -> bool {
@@ -49,12 +60,15 @@ impl Request {
         self.source.load(Ordering::Relaxed)
     }
 
-    fn end(&self, outcome: Result<Rank>) {
+    pub(super) fn end(&self, outcome: Result<Rank>) {
         match outcome {
             Ok(source) => self.source.store(source, Ordering::Relaxed),
             Err(error) => drop(self.error.set(error)),
         }
         self.state.store(OVER, Ordering::Release);
+        if let Some(seat) = &self.wakes {
+            seat.ring();
+        }
     }
 }
 
@@ -67,20 +81,42 @@ pub struct Message {
     pub bytes: usize,
     /// Whom it goes to or comes from; none: from any rank.
     pub peer: Option<Rank>,
-    /// What tells it from others.
-    pub tag: u32,
+    /// What tells it from others, or where it goes without being received.
+    pub label: Label,
     /// When it fails if it is still under way.
     pub deadline: Option<Instant>,
 }
 
+/// What a message is called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Label {
+    /// It is received by this tag.
+    Tag(u32),
+    /// It goes to a window of the receiver's.
+    Put(Put),
+}
+
+impl Label {
+    fn word(self) -> u64 {
+        match self {
+            Self::Tag(tag) => u64::from(tag) | TAGGED,
+            Self::Put(put) => put.word() | TAGGED,
+        }
+    }
+}
+
 impl Message {
     fn suits(&self, peer: Rank, tag: u64) -> bool {
-        self.peer.is_none_or(|from| from == peer) && u64::from(self.tag) | TAGGED == tag
+        self.peer.is_none_or(|from| from == peer) && self.label.word() == tag
     }
 
     fn describe(&self, send: bool) -> String {
         let what = if send { "the send" } else { "the receive" };
-        let (bytes, tag) = (self.bytes, self.tag);
+        let bytes = self.bytes;
+        let tag = match self.label {
+            Label::Tag(tag) => tag,
+            Label::Put(put) => return put.describe(bytes, self.peer),
+        };
         match (send, self.peer) {
             (true, Some(to)) => format!("{what} of {bytes} bytes to rank {to} with tag {tag}"),
             (_, Some(from)) => format!("{what} of {bytes} bytes from rank {from} with tag {tag}"),
@@ -113,6 +149,7 @@ struct Kept {
 enum Target {
     Receive(Asked),
     Aside(Kept),
+    Window(Written),
 }
 
 impl Target {
@@ -120,6 +157,7 @@ impl Target {
         match self {
             Self::Receive(asked) => (asked.message.buffer, asked.message.bytes),
             Self::Aside(kept) => (kept.memory.start(), kept.bytes),
+            Self::Window(written) => (written.place, written.bytes),
         }
     }
 }
@@ -140,13 +178,21 @@ pub(crate) struct TaggedOp {
     receives: VecDeque<Asked>,
     inbound: BTreeMap<Rank, Inbound>,
     arrivals: u64,
+    /// What peers write by themselves, and the signals of it.
+    pub(super) one_sided: OneSided,
 }
 
 impl TaggedOp {
     /// How many are under way.
     pub(crate) fn under_way(&self) -> usize {
         let coming = |inbound: &&Inbound| matches!(inbound.current, Some((Target::Receive(_), _)));
-        self.sends.len() + self.receives.len() + self.inbound.values().filter(coming).count()
+        let waits = self.one_sided.waits();
+        self.sends.len() + self.receives.len() + waits + self.inbound.values().filter(coming).count()
+    }
+
+    /// How much there is to look after: what is under way, and the windows to which peers may write at any time.
+    pub(crate) fn cares(&self) -> usize {
+        self.under_way() + usize::from(self.one_sided.is_open())
     }
 
     /// Begins a send.
@@ -161,12 +207,7 @@ impl TaggedOp {
         // Kept before anything can fail: whoever fails ends all requests.
         self.sends.push(Asked { message, request, number: u64::MAX });
         let lane = endpoint.fabric()?.point_to_point.to(peer);
-        let head = MessageHead {
-            bytes: message.bytes,
-            tag: u64::from(message.tag) | TAGGED,
-            scale: None,
-            call: None,
-        };
+        let head = MessageHead { bytes: message.bytes, tag: message.label.word(), scale: None, call: None };
         if let Some(asked) = self.sends.last_mut() {
             asked.number = lane.sent + 1;
         }
@@ -198,10 +239,14 @@ impl TaggedOp {
     /// Makes what progress it can.
     pub(crate) fn poll(&mut self, endpoint: &mut Endpoint) -> Result<Poll> {
         let (device, rank, ranks) = (endpoint.device, endpoint.rank, endpoint.ranks);
+        if ranks == 1 {
+            // Signals to oneself need no links, and come with the calls that give them.
+            return Ok(if self.cares() == 0 { Poll::Done } else { Poll::Blocked });
+        }
         let lanes = &mut endpoint.fabric()?.point_to_point;
         let mut moved = lanes.pump(device)?;
         moved |= self.end_sends(lanes);
-        if self.receives.iter().any(|asked| asked.message.peer.is_none()) {
+        if self.one_sided.is_open() || self.receives.iter().any(|asked| asked.message.peer.is_none()) {
             for peer in (0..ranks).filter(|peer| *peer != rank) {
                 let outcome = self.take_from(peer, lanes, device);
                 // Who may send and has gone in good order is not missed, as long as others are there.
@@ -216,7 +261,7 @@ impl TaggedOp {
                 after = Some(peer);
             }
         }
-        Ok(match (self.under_way(), moved) {
+        Ok(match (self.cares(), moved) {
             (0, _) => Poll::Done,
             (_, true) => Poll::Advanced,
             (_, false) => Poll::Blocked,
@@ -226,7 +271,9 @@ impl TaggedOp {
     /// True if something is to come from this rank and no other.
     fn needs(&self, peer: Rank) -> bool {
         let named = self.receives.iter().any(|asked| asked.message.peer == Some(peer));
-        named || self.inbound.get(&peer).is_some_and(|inbound| inbound.current.is_some())
+        named
+            || self.one_sided.lacks(peer)
+            || self.inbound.get(&peer).is_some_and(|inbound| inbound.current.is_some())
     }
 
     /// The next rank, behind `after`, that something is to come from.
@@ -296,6 +343,9 @@ impl TaggedOp {
                 head.bytes
             )));
         }
+        if let Some(put) = Put::of_word(head.tag) {
+            return self.one_sided.place(put, head.bytes, peer).map(|written| Some(Target::Window(written)));
+        }
         if let Some(at) = self.receives.iter().position(|asked| asked.message.suits(peer, head.tag)) {
             let Some(asked) = self.receives.remove(at) else { return Ok(None) };
             let outcome = same_size(&asked.message, head.bytes, peer);
@@ -320,6 +370,7 @@ impl TaggedOp {
     fn end_target(&mut self, target: Target, peer: Rank, device: &dyn Device) -> Result<()> {
         match target {
             Target::Receive(asked) => asked.request.end(Ok(peer)),
+            Target::Window(written) => self.one_sided.arrived(written, peer),
             Target::Aside(kept) => {
                 // It may have been asked for meanwhile.
                 match self.receives.iter().position(|asked| asked.message.suits(peer, kept.tag)) {
@@ -339,11 +390,12 @@ impl TaggedOp {
         let coming = self.inbound.values_mut().filter_map(|inbound| inbound.current.take());
         let coming = coming.filter_map(|(target, _)| match target {
             Target::Receive(asked) => Some(asked),
-            Target::Aside(_) => None,
+            Target::Aside(_) | Target::Window(_) => None,
         });
         for asked in self.sends.drain(..).chain(self.receives.drain(..)).chain(coming) {
             asked.request.end(Err(error.clone()));
         }
+        self.one_sided.fail(error);
         self.inbound.clear();
     }
 
@@ -380,6 +432,7 @@ impl TaggedOp {
         is_gone: impl Fn(Rank) -> bool,
         missing: &mut Vec<Rank>,
     ) {
+        self.one_sided.waits_for(missing);
         for (_, message) in self.all() {
             match message.peer {
                 Some(peer) => missing.push(peer),
@@ -394,12 +447,18 @@ impl TaggedOp {
 
     /// What it waits for first, if that is one rank's: direction, peer and tag.
     pub(crate) fn waiting(&self) -> Option<(bool, Rank, u64)> {
-        self.all().find_map(|(send, message)| Some((send, message.peer?, u64::from(message.tag))))
+        let name = |message: &Message| match message.label {
+            Label::Tag(tag) => u64::from(tag),
+            Label::Put(put) => put.offset,
+        };
+        let first = self.all().find_map(|(send, message)| Some((send, message.peer?, name(message))));
+        first.or_else(|| self.one_sided.waiting())
     }
 
     /// The first that is under way, in words.
     pub(crate) fn describe(&self) -> Option<String> {
-        self.all().next().map(|(send, message)| message.describe(send))
+        let first = self.all().next().map(|(send, message)| message.describe(send));
+        first.or_else(|| self.one_sided.describe())
     }
 }
 
@@ -417,7 +476,7 @@ fn same_size(message: &Message, sent_bytes: usize, peer: Rank) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "sizes differ: rank {peer} sends {sent_bytes} bytes with tag {}, and the receive is for {}; make both equal",
-        message.tag, message.bytes
+        "sizes differ: rank {peer} sends {sent_bytes} bytes, and here is {}; make both equal",
+        message.describe(false)
     )))
 }

@@ -65,11 +65,12 @@ impl Mapping {
         Self::from_result(start, bytes)
     }
 
-    /// Maps `bytes` of a file from byte `offset` on, shared, to be read only.
-    pub fn of_foreign_file(file: BorrowedFd<'_>, offset: u64, bytes: usize) -> Result<Self> {
+    /// Maps `bytes` of a file from byte `offset` on, shared, to be read only, or to be written, too.
+    pub fn of_foreign_file(file: BorrowedFd<'_>, offset: u64, bytes: usize, written: bool) -> Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let protection = if written { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ, flags, file, offset) };
+        let start = unsafe { rustix::mm::mmap(null_mut(), bytes, protection, flags, file, offset) };
         Self::from_result(start, bytes)
     }
 

@@ -82,16 +82,8 @@ impl Mapped {
         if region.number == 0 || self.regions.iter().any(|(known, _)| known.number == region.number) {
             return None;
         }
-        let file = self.watch.as_ref()?.descriptor(region.file)?;
-        let bytes = usize::try_from(region.bytes).ok()?;
-        let end = region.offset.checked_add(region.bytes)?;
-        let lasts = mapping::keeps_its_length(file.as_fd())
-            && mapping::file_inode(&file).ok()? == region.inode
-            && mapping::file_bytes(file.as_fd()).ok()? as u64 >= end;
-        if lasts {
-            let mapping = Mapping::of_foreign_file(file.as_fd(), region.offset, bytes).ok()?;
-            self.regions.push((region, mapping));
-        }
+        let mapping = map_region(self.watch.as_ref()?, &region, false)?;
+        self.regions.push((region, mapping));
         None
     }
 
@@ -107,6 +99,52 @@ impl Mapped {
         let place = mapping.start().wrapping_add((address - region.start) as usize);
         // SAFETY: it lies in the mapping, whose file keeps its length; the lender keeps the content while it lends.
         Some(unsafe { UserPointer::new(place.cast_const().cast()) })
+    }
+}
+
+/// Maps a region of another process, to be read only or to be `written`, too. None where that cannot be, or where its descriptor means
+/// something else by now.
+fn map_region(watch: &Watch, region: &Region, written: bool) -> Option<Mapping> {
+    let file = watch.descriptor(region.file)?;
+    let bytes = usize::try_from(region.bytes).ok()?;
+    let end = region.offset.checked_add(region.bytes)?;
+    let lasts = mapping::keeps_its_length(file.as_fd())
+        && mapping::file_inode(&file).ok()? == region.inode
+        && mapping::file_bytes(file.as_fd()).ok()? as u64 >= end;
+    if !lasts {
+        return None;
+    }
+    Mapping::of_foreign_file(file.as_fd(), region.offset, bytes, written).ok()
+}
+
+/// Memory of a peer that this process can write to for as long as this is there.
+#[derive(Debug)]
+pub struct PeerMemory {
+    place: UserPointer,
+    _mapping: Option<Mapping>,
+}
+
+impl PeerMemory {
+    /// What a peer in this process has registered at `address`.
+    pub fn of_own_process(address: u64) -> Self {
+        // SAFETY: the peer vouches for it until it takes the registration back; ranks agree on who writes there when.
+        Self { place: unsafe { UserPointer::new(address as usize as *const _) }, _mapping: None }
+    }
+
+    /// The `bytes` at `address` of the process that `watch` watches, if they lie in a region that can be mapped.
+    pub fn of_process(watch: &Watch, region: &Region, address: u64, bytes: u64) -> Option<Self> {
+        if region.number == 0 || !region.holds(address, bytes) {
+            return None;
+        }
+        let mapping = map_region(watch, region, true)?;
+        let place = mapping.start().wrapping_add((address - region.start) as usize);
+        // SAFETY: it lies in the mapping, whose file keeps its length; ranks agree on who writes there when.
+        Some(Self { place: unsafe { UserPointer::new(place.cast_const().cast()) }, _mapping: Some(mapping) })
+    }
+
+    /// Where it begins.
+    pub fn place(&self) -> UserPointer {
+        self.place
     }
 }
 

@@ -14,7 +14,7 @@ pub use arena::{
     Arena, BOARD_AHEAD, BOARD_BYTES, BOARD_DATA_DEPTH, BOARD_DEPTH, BOARD_INLINE_BYTES, Geometry, Lane,
 };
 pub use block::{MOST_NEEDS, RankBlock, RankState, Waiting, Word};
-pub use lent::{LentMemory, Place, Window};
+pub use lent::{LentMemory, PeerMemory, Place, Window};
 pub use link::{RingReceiver, RingSender};
 pub use members::Members;
 pub use pull::{Reach, can_read, copy as pull};
