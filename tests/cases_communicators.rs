@@ -19,7 +19,7 @@ use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::mix;
 use support::snapshot::{Snapshot, cpu_seconds, memory_bytes};
 
-const SCENARIOS: [(&str, Scenario); 24] = [
+const SCENARIOS: [(&str, Scenario); 25] = [
     ("several_ids", several_ids),
     ("settings_differ", settings_differ),
     ("nonblocking", nonblocking),
@@ -44,6 +44,7 @@ const SCENARIOS: [(&str, Scenario); 24] = [
     ("legal_variety", legal_variety),
     ("send_and_leave", send_and_leave),
     ("many_counts", many_counts),
+    ("splits_of_a_group", splits_of_a_group),
 ];
 
 #[test]
@@ -838,4 +839,31 @@ fn many_counts(rank: Rank) {
         assert_eq!((data[0], data[1], data[count - 1], data[count - 2]), (81, 3, 81, 3));
     }
     api.destroy(comm);
+}
+
+/// Splits of one communicator in one group follow each other in the order of the calls, on every rank.
+#[test]
+fn splits_of_one_group_are_told_apart() {
+    Cluster::new(4, 1).run("splits_of_a_group");
+    Cluster::new(1, 4).run("splits_of_a_group");
+    Cluster::new(4, 1).hosts(2).run("splits_of_a_group");
+}
+
+fn splits_of_a_group(rank: Rank) {
+    let (api, me) = (rank.api, rank.rank);
+    let world = rank.join();
+    for _ in 0..10 {
+        let mut children = [null_mut(); 3];
+        api.ok(api.group(|| {
+            for (child, color) in children.iter_mut().zip([me % 2, 0, me / 3]) {
+                api.ok(unsafe { (api.ncclCommSplit)(world, color as c_int, me as c_int, child, null_mut()) });
+            }
+        }));
+        let sizes = [2, 4, if me < 3 { 3 } else { 1 }];
+        for (child, size) in children.into_iter().zip(sizes) {
+            assert_eq!(api.sum(1, child), size);
+            api.destroy(child);
+        }
+    }
+    api.destroy(world);
 }

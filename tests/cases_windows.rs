@@ -18,11 +18,12 @@ use support::cluster::{Cluster, Rank, Scenario, work};
 use support::oracle::mix;
 use support::snapshot::{Snapshot, memory_bytes};
 
-const SCENARIOS: [(&str, Scenario); 10] = [
+const SCENARIOS: [(&str, Scenario); 11] = [
     ("around", around),
     ("unattended", unattended),
     ("queued", queued),
     ("own", own),
+    ("grouped", grouped),
     ("places", places),
     ("refused", refused),
     ("dead", dead),
@@ -282,6 +283,45 @@ fn own(rank: Rank) {
     api.ok(wait(api, &[(me, 1)], comm, stream));
     api.ok(unsafe { (api.acclStreamSynchronize)(stream) });
     api.ok(unsafe { (api.acclStreamDestroy)(stream) });
+    api.destroy(comm);
+}
+
+/// Windows that are registered in one group are made in the order of the calls, on every rank.
+#[test]
+fn windows_of_a_group_are_told_apart() {
+    for (processes, threads, hosts) in [(3, 1, 1), (1, 3, 1), (2, 1, 2)] {
+        Cluster::new(processes, threads).hosts(hosts).run("grouped");
+    }
+}
+
+fn grouped(rank: Rank) {
+    let (api, me, ranks) = (rank.api, rank.rank, rank.ranks);
+    let comm = rank.join();
+    let peer = (me + 1) % ranks;
+    for round in 0..10 {
+        let memories = [64usize, 128, 192, 256].map(|bytes| Memory::new(api, bytes, round % 2 == 0));
+        let mut windows = [null_mut(); 4];
+        api.ok(api.group(|| {
+            for (memory, window) in memories.iter().zip(&mut windows) {
+                api.ok(unsafe {
+                    (api.ncclCommWindowRegister)(comm, memory.start.cast(), memory.bytes, window, SYMMETRIC)
+                });
+                assert!(window.is_null(), "it is made when the group ends");
+            }
+        }));
+        for (index, (memory, window)) in memories.iter().zip(windows).enumerate() {
+            memory.fill(0, 16, (10 * me + index) as u64);
+            let to = (window, memory.bytes - 16);
+            api.ok(Put { from: (memory, 0), bytes: 16, to, peer }.call(api, comm, null_mut()));
+        }
+        let before = (me + ranks - 1) % ranks;
+        api.ok(wait(api, &[(before, 4)], comm, null_mut()));
+        for (index, (memory, window)) in memories.iter().zip(windows).enumerate() {
+            memory.check(memory.bytes - 16, 16, (10 * before + index) as u64);
+            assert_eq!(api.sum(1, comm), ranks as i32);
+            deregister(api, comm, window);
+        }
+    }
     api.destroy(comm);
 }
 

@@ -85,7 +85,7 @@ static void properties(ncclComm_t comm) {
     CHECK(props->rank == 0 && props->nRanks == 1 && props->cudaDev == -1 && props->nvmlDev == -1);
     CHECK(space[32] == 0 && space[33] == 0 && props->ginType == NCCL_GIN_TYPE_NONE);
     for (size_t byte = clients[i].end; byte < sizeof space; byte++) CHECK(space[byte] == 0x77);
-    CHECK(clients[i].end == 40 || space[44] == 0);
+    CHECK(clients[i].end == 40 || space[44] == 1);
   }
   ncclCommProperties_t wrong = NCCL_COMM_PROPERTIES_INITIALIZER;
   wrong.magic = 0;
@@ -122,22 +122,46 @@ static void refusals(ncclComm_t comm) {
   RETURNS(ncclInvalidArgument, ncclDevCommCreate(comm, NULL, (ncclDevComm_t *)(void *)space));
   RETURNS(ncclInvalidUsage, ncclDevCommCreate(comm, &requirements, (ncclDevComm_t *)(void *)space));
   RETURNS(ncclInvalidArgument, ncclPutSignal(space, 4, ncclInt, 0, NULL, 0, 0, 0, 0, comm, NULL));
-  RETURNS(ncclInvalidArgument, ncclSignal(0, 0, 0, 0, comm, NULL));
+  /* Windows bring what signals go by. */
+  RETURNS(ncclInvalidUsage, ncclSignal(0, 0, 0, 0, comm, NULL));
+  RETURNS(ncclInvalidArgument, ncclSignal(0, 1, 0, 0, comm, NULL));
   RETURNS(ncclInvalidArgument, ncclWaitSignal(0, NULL, comm, NULL));
 }
 
 static void windows(ncclComm_t comm) {
   char buffer[4096];
   ncclWindow_t window = (ncclWindow_t)(void *)buffer;
+  ncclMultimemHandle_t none = {NULL};
+  ncclWaitSignalDesc_t signals[2] = {{1, 0, 0, 0}, {1, 0, 0, 0}};
   void *pointer = buffer;
   RETURNS(ncclInvalidArgument, ncclCommWindowRegister(comm, NULL, 16, &window, 0));
   RETURNS(ncclInvalidArgument, ncclCommWindowRegister(comm, buffer, 0, &window, 0));
   RETURNS(ncclInvalidArgument, ncclCommWindowRegister(comm, buffer, 16, NULL, 0));
+  WORKS(ncclCommWindowDeregister(comm, NULL));
+  RETURNS(ncclInvalidArgument, ncclWinGetUserPtr(comm, NULL, &pointer));
+  RETURNS(ncclInvalidArgument, ncclWinGetUserPtr(comm, (ncclWindow_t)(void *)buffer, &pointer));
   WORKS(ncclCommWindowRegister(comm, buffer, sizeof buffer, &window, NCCL_WIN_COLL_SYMMETRIC));
-  CHECK(window == NULL);
+  CHECK(window != NULL);
   WORKS(ncclWinGetUserPtr(comm, window, &pointer));
+  CHECK(pointer == buffer);
+  WORKS(ncclGetPeerDevicePointer(window, 10, 0, &pointer));
+  CHECK(pointer == buffer + 10);
+  WORKS(ncclGetLsaDevicePointer(window, sizeof buffer, 0, &pointer));
+  CHECK(pointer == buffer + sizeof buffer);
+  RETURNS(ncclInvalidArgument, ncclGetPeerDevicePointer(window, sizeof buffer + 1, 0, &pointer));
+  RETURNS(ncclInvalidArgument, ncclGetPeerDevicePointer(window, 0, 1, &pointer));
+  RETURNS(ncclInvalidArgument, ncclGetPeerDevicePointer(window, 0, 0, NULL));
+  RETURNS(ncclInvalidArgument, ncclGetLsaDevicePointer(window, 0, 1, &pointer));
+  WORKS(ncclGetLsaMultimemDevicePointer(window, 0, &pointer));
   CHECK(pointer == NULL);
+  RETURNS(ncclInvalidArgument, ncclGetMultimemDevicePointer(window, 0, none, &pointer));
+  strcpy(buffer, "put");
+  WORKS(ncclPutSignal(buffer, 4, ncclChar, 0, window, 100, 0, 0, 0, comm, NULL));
+  WORKS(ncclSignal(0, 0, 0, 0, comm, NULL));
+  WORKS(ncclWaitSignal(2, signals, comm, NULL));
+  CHECK(strcmp(buffer + 100, "put") == 0);
   WORKS(ncclCommWindowDeregister(comm, window));
+  RETURNS(ncclInvalidUsage, ncclCommWindowDeregister(comm, window));
   RETURNS(ncclInvalidUsage, ncclCommWindowDeregister(comm, (ncclWindow_t)(void *)buffer));
 }
 

@@ -100,7 +100,7 @@ pub fn end() -> Result<()> {
             Err(error)
         }
         None => {
-            run_all(group.jobs)?;
+            run_all(in_line(group.jobs))?;
             let mut calls = group.calls;
             let outcome = carry_out(&mut calls);
             give_back(calls);
@@ -120,6 +120,27 @@ fn give_back(mut calls: Vec<Pending>) {
             *kept = calls;
         }
     });
+}
+
+/// Jobs of one communicator follow each other: its ranks meet in each, and so must come to them in the same order.
+fn in_line(jobs: Vec<Deferred>) -> Vec<Deferred> {
+    let mut lines: Vec<Deferred> = Vec::new();
+    for next in jobs {
+        let same = |line: &Deferred| line.key == next.key && line.waited == next.waited;
+        let Some(at) = lines.iter().position(same) else {
+            lines.push(next);
+            continue;
+        };
+        let Deferred { job: first, waited, key } = lines.remove(at);
+        let job = move |dropped: Option<Error>| {
+            let outcome = first(dropped.clone());
+            let failure = dropped.or_else(|| outcome.as_ref().err().cloned());
+            let then = (next.job)(failure);
+            outcome.and(then)
+        };
+        lines.insert(at, Deferred { job: Box::new(job), waited, key });
+    }
+    lines
 }
 
 /// Runs a group's jobs, and waits for those that its end waits for.
@@ -145,11 +166,19 @@ pub fn fail(error: &Error) {
     }
 }
 
-/// True if this thread's open group keeps a job of the communicator: nobody may wait for that here.
-pub(super) fn keeps(communicator: &Communicator) -> bool {
-    let key = communicator.key();
+/// How many jobs of the communicator this thread's open group keeps: nobody may wait for them here.
+pub(super) fn kept(communicator: &Communicator) -> usize {
     // Asked first: a program may call when this thread's variables are gone, while it ends.
-    is_open() && GROUP.with_borrow(|group| group.jobs.iter().any(|deferred| deferred.key == key))
+    if !is_open() {
+        return 0;
+    }
+    let key = communicator.key();
+    GROUP.with_borrow(|group| group.jobs.iter().filter(|deferred| deferred.key == key).count())
+}
+
+/// True if there are some.
+pub(super) fn keeps(communicator: &Communicator) -> bool {
+    kept(communicator) > 0
 }
 
 /// True inside a group.

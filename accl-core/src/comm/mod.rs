@@ -210,7 +210,10 @@ impl Communicator {
 
     /// An error (InvalidArgument) while something of an earlier call is under way in the background.
     pub fn check_ready(&self) -> Result<()> {
-        if self.shared.background.load(Ordering::Acquire) > 0 {
+        let background = self.shared.background.load(Ordering::Acquire);
+        // What this group will do with a communicator that is there keeps it from nothing else that the group does.
+        let kept = || if self.shared.joined.get().is_some() { group::kept(self) } else { 0 };
+        if background > 0 && background > kept() {
             return Err(Error::argument(
                 "the communicator was used before an earlier non-blocking call was over; ask ncclCommGetAsyncError until it \
                  says something else than ncclInProgress",

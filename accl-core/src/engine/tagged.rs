@@ -475,8 +475,12 @@ fn same_size(message: &Message, sent_bytes: usize, peer: Rank) -> Result<()> {
     if message.bytes == sent_bytes {
         return Ok(());
     }
+    let tag = match message.label {
+        Label::Tag(tag) => format!(" with tag {tag}"),
+        Label::Put(_) => String::new(),
+    };
     Err(Error::usage(format!(
-        "sizes differ: rank {peer} sends {sent_bytes} bytes, and here is {}; make both equal",
-        message.describe(false)
+        "sizes differ: rank {peer} sends {sent_bytes} bytes{tag}, and the receive is for {}; make both equal",
+        message.bytes
     )))
 }
