@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 /// A text that has one of these words, in whatever form, says what to do, or what would have been right.
-const REMEDIES: [&str; 35] = [
+const REMEDIES: [&str; 36] = [
     "allow",
     "ask",
     "at least",
@@ -32,6 +32,7 @@ const REMEDIES: [&str; 35] = [
     "one of",
     "only",
     "pass",
+    "register",
     "remove",
     "see ",
     "set ",

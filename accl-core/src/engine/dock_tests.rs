@@ -87,7 +87,13 @@ fn launch_all(seats: &[Arc<Seat>], buffers: &[Buffers]) -> Result<()> {
                 send: buffers.send,
                 recv: buffers.recv,
             };
-            let part = Part { seat: seat.clone(), calls: vec![call], transfers: vec![], copies: vec![] };
+            let part = Part {
+                seat: seat.clone(),
+                calls: vec![call],
+                transfers: vec![],
+                copies: vec![],
+                one_sided: vec![],
+            };
             let streams: Vec<_> = streams.iter().map(|index| buffers.streams[*index]).collect();
             launch(&streams, part)?;
         }
