@@ -19,6 +19,7 @@ mod regroup;
 mod share;
 mod split;
 
+pub use crate::bootstrap::set_key as set_encryption_key;
 pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use announce::Arguments;
 pub use describe::describe_process;
@@ -28,7 +29,7 @@ pub use messages::PostedMessage;
 pub use split::ChildDone;
 
 use crate::algo::Facts;
-use crate::bootstrap::{PeerRecord, Secret, UniqueId};
+use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::Settings;
 use crate::engine::{Accelerator, Seat, TimeLimits};
 use crate::error::{Error, ErrorKind, Result};
@@ -81,6 +82,9 @@ impl CommConfig {
         let mut settings = Settings::load()?;
         if let Some(name) = &self.network {
             settings.network.verbs.choose(name)?;
+        }
+        if bootstrap::encrypts(&settings.network)? {
+            settings.network.verbs.forgo_for_encryption()?;
         }
         Ok(settings)
     }
