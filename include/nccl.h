@@ -538,7 +538,8 @@ const char *pncclGetLastError(ncclComm_t comm);
 void ncclResetDebugInit(void);
 void pncclResetDebugInit(void);
 
-/* Encrypts the library's connections. Not supported yet: ncclInvalidUsage, never a silent plain text. */
+/* Encrypts what goes over TCP with a key that all processes of the job have (NCCL_ENCRYPTION_MODE_PSK), or does not. It holds for the process;
+   to be called before its first communicator, later it is ncclInvalidUsage. */
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config);
 ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t *config);
 

@@ -17,6 +17,7 @@ mod support;
 use namespaces::Net;
 use std::ffi::{c_int, c_void};
 use std::ops::DerefMut;
+use std::process::Command;
 use std::ptr::null_mut;
 use support::api::{Api, Comm, INT8, SUM};
 use support::cluster::{Cluster, Rank, Scenario, work};
@@ -371,6 +372,25 @@ fn over_tcp() {
             run(cluster.env("ACCL_ALGO", algorithm), cases() / 3);
         }
     }
+}
+
+/// The same with everything encrypted. The ids are made by the ranks: this process has no key.
+#[test]
+fn over_tcp_encrypted() {
+    let key = std::env::temp_dir().join(format!("accl-sweep-key-{}", std::process::id()));
+    std::fs::write(&key, "a key that these ranks have in common").unwrap();
+    for (processes, threads, sockets) in [(2, 1, 1), (3, 1, 3), (2, 2, 8)] {
+        for algorithm in ["", "ring"] {
+            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let cluster = Cluster::new(processes, threads)
+                .places(std::iter::once(Command::new("env")), &free.to_string())
+                .env("ACCL_ENCRYPTION_KEY_FILE", key.display())
+                .env("ACCL_SHM_DISABLE", 1)
+                .env("ACCL_NSOCKS_PERTHREAD", sockets);
+            run(cluster.env("ACCL_ALGO", algorithm), cases() / 3);
+        }
+    }
+    std::fs::remove_file(key).unwrap();
 }
 
 /// The same by RDMA and nothing else, where there is a device: in the guest of `ci/rdma` there must be.

@@ -13,6 +13,8 @@ pub mod os;
 
 #[cfg(not(loom))]
 pub mod config;
+#[cfg(not(loom))]
+pub mod encryption;
 pub mod sync;
 
 #[cfg(not(loom))]

@@ -70,6 +70,7 @@ fn errors_say_what_to_do() {
         // What connections and the system say becomes a part of such a text.
         let part = [
             "bootstrap/",
+            "encryption/socket.rs",
             "os/",
             "transport/tcp/record.rs",
             "transport/rdma/record.rs",

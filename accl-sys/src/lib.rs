@@ -17,6 +17,7 @@ pub mod guard;
 pub mod collectives;
 pub mod config;
 pub mod device_api;
+pub mod encryption;
 pub mod error;
 pub mod group;
 pub mod handle;

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use accl_core::Error;
 
 use crate::abi::*;
-use crate::{config, handle};
+use crate::handle;
 
 face! {
     /// Would give device memory back for a while.
@@ -22,19 +22,6 @@ face! {
     fn resume[ncclCommResume, pncclCommResume](comm: ncclComm_t) {
         handle::communicator(comm)?.check_ready()?;
         Err(not_yet("ncclCommResume", "no communicator is suspended"))
-    }
-
-    /// Would encrypt the library's connections.
-    fn encryption[ncclSetEncryption, pncclSetEncryption](config: *const ncclEncryptionConfig_t) {
-        handle::required(config, "config")?;
-        // SAFETY: not NULL, and the header asks for a valid pointer.
-        let magic = unsafe { config::head(config) }.magic;
-        if magic != NCCL_API_MAGIC {
-            return Err(Error::argument(format!(
-                "the ncclEncryptionConfig_t was not initialized: magic {magic:#x}, needed {NCCL_API_MAGIC:#x}"
-            )));
-        }
-        Err(not_yet("ncclSetEncryption", "connections are authenticated, but not encrypted; use a private network"))
     }
 }
 

@@ -112,6 +112,9 @@ static void refusals(ncclComm_t comm) {
   RETURNS(ncclInvalidArgument, ncclCommRevoke(comm, 1));
   RETURNS(ncclInvalidArgument, ncclCommSuspend(comm, 0));
   RETURNS(ncclInvalidUsage, ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  /* Too late. */
+  ncclEncryptionConfig_t encryption = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  RETURNS(ncclInvalidUsage, ncclSetEncryption(&encryption));
   RETURNS(ncclInvalidUsage, ncclCommResume(comm));
   RETURNS(ncclInvalidArgument, ncclCommMemStats(comm, ncclStatGpuMemTotal, NULL));
   RETURNS(ncclInvalidArgument, ncclCommMemStats(comm, (ncclCommMemStat_t)4, &bytes));

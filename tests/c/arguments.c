@@ -211,19 +211,38 @@ static void parameters(void) {
 static void encryption(void) {
   ncclEncryptionConfig_t config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
   RETURNS(BAD, ncclSetEncryption(NULL));
-  RETURNS(ncclInvalidUsage, ncclSetEncryption(&config));
+  RETURNS(BAD, pncclSetEncryption(NULL));
+  WORKS(ncclSetEncryption(&config));
+  config.mode = NCCL_ENCRYPTION_MODE_PSK;
+  RETURNS(BAD, ncclSetEncryption(&config));
+  config.psk = "";
+  RETURNS(BAD, ncclSetEncryption(&config));
+  config.psk = "a key for this program alone";
+  WORKS(pncclSetEncryption(&config));
+  config.mode = 2;
+  RETURNS(BAD, ncclSetEncryption(&config));
+  config.mode = -1;
+  RETURNS(BAD, ncclSetEncryption(&config));
+  config.mode = NCCL_ENCRYPTION_MODE_NONE;
+  config.size -= 1;
+  RETURNS(BAD, ncclSetEncryption(&config));
+  config.size += 1;
+  config.version = 23202;
+  RETURNS(BAD, ncclSetEncryption(&config));
+  config.version = NCCL_STRUCT_VERSION_CODE;
   config.magic = 0;
   RETURNS(BAD, ncclSetEncryption(&config));
 }
 
 static void all(void) {
+  /* First: also a communicator that could not be made settles it. */
+  encryption();
   bad_communicator(NULL);
   null_is_nothing_to_do();
   bad_places();
   windows();
   requirements();
   parameters();
-  encryption();
   unsigned long long state = 88172645463325252ULL;
   for (int i = 0; i < 1000; i++) {
     state ^= state << 13;

@@ -180,6 +180,11 @@ impl<'a> Job<'a> {
         processes
     }
 
+    /// Waits until these ranks are ready.
+    pub(crate) fn await_ready(&self, ranks: &[usize]) {
+        wait_ready(&self.file, ranks);
+    }
+
     /// Lets ranks go on that wait for it.
     pub(crate) fn go(&self) {
         std::fs::write(ready_file(&self.file, self.hosts.len()), []).unwrap();

@@ -7,8 +7,7 @@ use accl_core::bootstrap::{
     self, LinkRequest, LinkSink, Membership, Request, dial_link, expect_links, link_secret,
 };
 use accl_core::config::Network;
-use accl_core::os::socket;
-use std::os::fd::{AsFd, OwnedFd};
+use accl_core::encryption::Socket;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,19 +15,19 @@ pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[("link_all", link_all), ("jo
 
 #[derive(Debug, Default)]
 struct Guests {
-    taken: Mutex<Vec<(LinkRequest, OwnedFd)>>,
+    taken: Mutex<Vec<(LinkRequest, Socket)>>,
     news: Condvar,
 }
 
 impl LinkSink for Guests {
-    fn accept(&self, request: LinkRequest, socket: OwnedFd) {
+    fn accept(&self, request: LinkRequest, socket: Socket) {
         self.taken.lock().unwrap().push((request, socket));
         self.news.notify_all();
     }
 }
 
 impl Guests {
-    fn take(&self, from_rank: u32) -> OwnedFd {
+    fn take(&self, from_rank: u32) -> Socket {
         let mut taken = self.taken.lock().unwrap();
         loop {
             if let Some(at) = taken.iter().position(|(request, _)| request.from_rank == from_rank) {
@@ -89,25 +88,25 @@ fn link_all(rank: Rank) {
         if to_rank > own {
             let request = LinkRequest { from_rank: own, to_rank, purpose: 1, index: 2 };
             let socket = dial_link(peer, secret, request, &network, soon(), &never).unwrap();
-            socket::send_all(socket.as_fd(), &[own as u8], soon(), &never).unwrap();
+            socket.send_all(&[own as u8], soon(), &never).unwrap();
             sockets.push((socket, to_rank));
         }
     }
     for from_rank in 0..own {
         let socket = guests.take(from_rank);
-        socket::send_all(socket.as_fd(), &[own as u8], soon(), &never).unwrap();
+        socket.send_all(&[own as u8], soon(), &never).unwrap();
         sockets.push((socket, from_rank));
     }
     for (socket, peer) in &sockets {
         let mut byte = [0];
-        socket::receive_exact(socket.as_fd(), &mut byte, soon(), &never).unwrap();
+        socket.receive_exact(&mut byte, soon(), &never).unwrap();
         assert_eq!(u32::from(byte[0]), *peer);
         // Until all have read what they need, nobody may end.
-        socket::send_all(socket.as_fd(), &[100], soon(), &never).unwrap();
+        socket.send_all(&[100], soon(), &never).unwrap();
     }
     for (socket, _) in &sockets {
         let mut byte = [0];
-        socket::receive_exact(socket.as_fd(), &mut byte, soon(), &never).unwrap();
+        socket.receive_exact(&mut byte, soon(), &never).unwrap();
         assert_eq!(byte, [100]);
     }
     assert_eq!(sockets.len(), rank.ranks - 1);

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod doors;
+mod encryption;
 mod failures;
 mod finding;
 mod hosts;
@@ -22,6 +23,7 @@ mod support;
 fn worker() {
     job::work(&[
         doors::SCENARIOS,
+        encryption::SCENARIOS,
         failures::SCENARIOS,
         finding::SCENARIOS,
         hosts::SCENARIOS,

@@ -96,6 +96,7 @@ functions! {
     ncclCommUserRank(Comm, *mut c_int);
     ncclCommMemStats(Comm, c_int, *mut u64);
     ncclCommGetAsyncError(Comm, *mut c_int);
+    ncclSetEncryption(Ptr);
     ncclAllReduce(Ptr, Ptr, usize, c_int, c_int, Comm, Stream);
     ncclReduce(Ptr, Ptr, usize, c_int, c_int, c_int, Comm, Stream);
     ncclBroadcast(Ptr, Ptr, usize, c_int, c_int, Comm, Stream);

@@ -5,7 +5,7 @@
 //! that leads nowhere, or to somebody else, costs a quarter of a second. Addresses that nobody answers at are named
 //! at the end, each with its own reason.
 
-use super::auth::{Nonce, Role, Secret};
+use super::auth::{Greeting, Nonce, Proof, Role, Secret};
 use super::join::Trusted;
 use super::wire::{Message, STRANGER_BYTES};
 use crate::error::{Error, ErrorKind, Result};
@@ -91,7 +91,7 @@ struct Attempt {
 
 enum Step {
     Wait,
-    Proved(Nonce, Nonce),
+    Proved(Greeting, Proof),
     Failed(Failure),
 }
 
@@ -137,13 +137,12 @@ impl<'a> Dial<'a> {
                 match attempt.advance(self.secret)? {
                     Step::Wait => {}
                     Step::Failed(failure) => fail(&mut lanes, at, failure, clock::now()),
-                    Step::Proved(client, server) => {
+                    Step::Proved(greeting, proof) => {
                         let address = lanes[at].address;
                         let Some(attempt) = lanes[at].attempt.take() else { continue };
                         let (socket, inbox) = attempt.into_parts();
-                        let mut connection = Trusted::proved(socket, inbox, self.give_up);
-                        let proof = self.secret.prove(Role::Client, &client, &server);
-                        connection.send(&Message::Proof(proof), self.deadline)?;
+                        let connection = Trusted::new(socket, inbox, self.give_up);
+                        let connection = connection.prove(&greeting, &proof, &self.whom, self.deadline)?;
                         return Ok(Found { connection, address });
                     }
                 }
@@ -327,10 +326,13 @@ impl Attempt {
         }
         Ok(match Message::decode(inbox, STRANGER_BYTES) {
             Ok(None) => Step::Wait,
-            Ok(Some(Message::Challenge { nonce, proof }))
-                if secret.accepts(&proof, Role::Server, client, &nonce) =>
-            {
-                Step::Proved(*client, nonce)
+            Ok(Some(Message::Challenge { nonce, proof })) => {
+                let greeting = Greeting { secret, client: *client, server: nonce };
+                if greeting.accepts(&proof, Role::Server) {
+                    Step::Proved(greeting, proof)
+                } else {
+                    Step::Failed(Failure::Stranger)
+                }
             }
             Ok(Some(Message::Failure(kind, text))) => Step::Failed(Failure::Said(kind, text)),
             Ok(Some(_)) | Err(_) => Step::Failed(Failure::Stranger),

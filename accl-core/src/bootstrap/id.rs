@@ -13,6 +13,7 @@
 //! of the 128 bytes do not matter to us.
 
 use super::auth::{self, Secret};
+use super::pre_shared;
 use super::presence::Presence;
 use super::service::{Door, Service};
 use crate::config::{Network, RootAddress};
@@ -77,6 +78,7 @@ impl UniqueId {
     /// every rank makes of it.
     pub fn create() -> Result<Self> {
         let network = Network::load()?;
+        pre_shared::read_key(&network)?;
         if let Some(address) = network.comm_id {
             let secret = Secret::of_text(&address.text);
             return Self::encode(&Invitation { secret, meeting: Meeting::Agreed(address) });

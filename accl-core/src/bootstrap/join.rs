@@ -1,15 +1,17 @@
 //! A rank's side: it connects to the root, proves itself, learns who the others are, and hears the verdict.
 
-use super::auth::{Role, Secret};
+use super::auth::{Greeting, Proof, Role, Secret};
 use super::hearing::Hearing;
 use super::id::{Creator, Invitation, Meeting, UniqueId};
 use super::meet::reach_root;
+use super::pre_shared;
 use super::presence::Presence;
 use super::relay::{Hold, seek};
 use super::share::{ranks_of, share_of};
 use super::tree::STAR_RANKS;
 use super::wire::{MEMBER_BYTES, Message, PeerRecord};
 use crate::config::Network;
+use crate::encryption::{Session, Socket};
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, network, random, socket, tcp};
 use crate::topo::{Uplink, interface_of};
@@ -27,7 +29,7 @@ const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection whose other side has proved that it knows the secret.
 pub(super) struct Trusted<'a> {
-    stream: OwnedFd,
+    stream: Socket,
     inbox: Vec<u8>,
     descriptor: Option<OwnedFd>,
     give_up: &'a dyn Fn() -> Result<()>,
@@ -53,7 +55,7 @@ impl<'a> Trusted<'a> {
         closed: &str,
         give_up: &'a dyn Fn() -> Result<()>,
     ) -> Result<Self> {
-        let mut connection = Self { stream, inbox: Vec::new(), descriptor: None, give_up };
+        let mut connection = Self::new(stream, Vec::new(), give_up);
         let client = random::bytes()?;
         let deadline = clock::now() + GREETING_PATIENCE;
         let hello = Message::Hello { protocol: super::PROTOCOL, token: secret.token(), nonce: client };
@@ -66,19 +68,52 @@ impl<'a> Trusted<'a> {
             _ => error,
         })?;
         let Message::Challenge { nonce: server, proof } = answer else { return Err(unexpected(answer)) };
-        if !secret.accepts(&proof, Role::Server, &client, &server) {
+        let greeting = Greeting { secret, client, server };
+        if !greeting.accepts(&proof, Role::Server) {
             return Err(Error::usage(
                 "the process that answered does not know the secret of this unique id; make an id anew for each job, and give the \
                  same one to all ranks",
             ));
         }
-        connection.send(&Message::Proof(secret.prove(Role::Client, &client, &server)), deadline)?;
+        // What stays within a host is not encrypted; that keys differ is told all the same.
+        connection.answer(&greeting, &proof, "another process of this host", deadline)?;
         Ok(connection)
     }
 
-    /// A connection whose other side has proved itself already; `inbox` has come behind that.
-    pub(super) fn proved(stream: OwnedFd, inbox: Vec<u8>, give_up: &'a dyn Fn() -> Result<()>) -> Self {
-        Self { stream, inbox, descriptor: None, give_up }
+    /// A connection on which `inbox` has come.
+    pub(super) fn new(stream: OwnedFd, inbox: Vec<u8>, give_up: &'a dyn Fn() -> Result<()>) -> Self {
+        Self { stream: stream.into(), inbox, descriptor: None, give_up }
+    }
+
+    /// Proves this side to `whom`, whose proof was accepted, and encrypts from here on if both have the same key.
+    pub(super) fn prove(
+        mut self,
+        greeting: &Greeting,
+        proof: &Proof,
+        whom: &str,
+        deadline: Instant,
+    ) -> Result<Self> {
+        if let Some(session) = self.answer(greeting, proof, whom, deadline)? {
+            self.stream.seal(session, std::mem::take(&mut self.inbox));
+        }
+        Ok(self)
+    }
+
+    /// Sends this side's proof; what to encrypt with, if both have the same key.
+    fn answer(
+        &mut self,
+        greeting: &Greeting,
+        proof: &Proof,
+        whom: &str,
+        deadline: Instant,
+    ) -> Result<Option<Session>> {
+        let key = pre_shared::key();
+        let ours = greeting.prove(Role::Client, key.as_ref());
+        let agreed = greeting.agree(proof, Role::Server, key.as_ref());
+        // If they differ, the other side is to know, too.
+        let sent = self.send(&Message::Proof(ours), deadline);
+        let session = agreed.map_err(|difference| difference.between(whom, &pre_shared::here()))?;
+        sent.map(|()| session)
     }
 
     /// What this connection says of the way to other hosts, if it leads to one; what settings say goes before.
@@ -104,12 +139,12 @@ impl<'a> Trusted<'a> {
     }
 
     /// The socket, if everything that came on it has been taken.
-    pub(super) fn into_socket(self) -> Result<OwnedFd> {
+    pub(super) fn into_socket(self) -> Result<Socket> {
         if self.inbox.is_empty() { Ok(self.stream) } else { Err(Error::remote("data before its time")) }
     }
 
     pub(super) fn send(&mut self, message: &Message, deadline: Instant) -> Result<()> {
-        socket::send_all(self.stream.as_fd(), &message.encode(), deadline, self.give_up)
+        self.stream.send_all(&message.encode(), deadline, self.give_up)
     }
 
     /// The next message before `deadline`.
@@ -127,7 +162,7 @@ impl<'a> Trusted<'a> {
                 (4 + u32::from_le_bytes(head) as usize).saturating_sub(self.inbox.len()).min(MEMBER_BYTES)
             };
             let mut buffer = vec![0; missing.max(1)];
-            let extra = socket::receive_exact(self.stream.as_fd(), &mut buffer, deadline, self.give_up)?;
+            let extra = self.stream.receive_exact(&mut buffer, deadline, self.give_up)?;
             self.descriptor = extra.or_else(|| self.descriptor.take());
             self.inbox.extend(buffer);
         }
@@ -136,6 +171,7 @@ impl<'a> Trusted<'a> {
     /// True if there is something to receive, or the other side is gone.
     pub(super) fn has_word(&self) -> bool {
         !self.inbox.is_empty()
+            || self.stream.has_waiting()
             || socket::wait_readable(&[self.stream.as_fd()], Duration::ZERO).unwrap_or(true)
     }
 
@@ -234,6 +270,7 @@ fn accept<'a>(
     request: Request<'_>,
     give_up: &'a dyn Fn() -> Result<()>,
 ) -> Result<Membership<'a>> {
+    pre_shared::encrypts(request.network)?;
     let begin = clock::now();
     let limit = begin + request.patience.unwrap_or(FOR_EVER);
     let (ranks, rank) = (request.ranks as u32, request.rank as u32);
@@ -522,7 +559,7 @@ mod tests {
         let verdict = Message::Failure(ErrorKind::Remote, "rank 2 left".to_string());
         (&theirs).write_all(&verdict.encode()).unwrap();
         drop(theirs);
-        let connection = Trusted::proved(ours.into(), Vec::new(), &|| Ok(()));
+        let connection = Trusted::new(ours.into(), Vec::new(), &|| Ok(()));
         let deadline = clock::now() + Duration::from_secs(10);
         let hearing = Hearing {
             own: connection,

@@ -10,13 +10,13 @@ use super::join::unexpected;
 use super::service::Service;
 use super::wire::{Message, PeerRecord};
 use crate::config::Network;
+use crate::encryption::Socket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::network;
 use crate::topo::{Place, Route, targets};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub trait LinkSink: Send + Sync + std::fmt::Debug {
     /// A connection whose other side has proved that it belongs to the communicator. Non-blocking, TCP_NODELAY, with
     /// keep-alive; nothing was read from it that is not the service's. Called on the service's thread: must not wait.
     /// The same request may come again, when a dialler gave up in the last moment.
-    fn accept(&self, request: LinkRequest, socket: OwnedFd);
+    fn accept(&self, request: LinkRequest, socket: Socket);
 
     /// The connection will be handed over, unless [`LinkSink::forget`] says that it will not. Whoever dialled hears that it
     /// was let in only after this.
@@ -103,7 +103,7 @@ pub fn dial_link(
     settings: &Network,
     deadline: Instant,
     give_up: &dyn Fn() -> Result<()>,
-) -> Result<OwnedFd> {
+) -> Result<Socket> {
     let dial = Dial {
         addresses: addresses_of(peer, reached(peer), settings)?,
         by: None,
@@ -127,7 +127,7 @@ pub fn dial_route(
     route: &Route,
     deadline: Instant,
     give_up: &dyn Fn() -> Result<()>,
-) -> Result<OwnedFd> {
+) -> Result<Socket> {
     let dial = Dial {
         addresses: vec![route.target(peer.port)],
         by: route.by.clone(),
@@ -159,7 +159,7 @@ fn to_peer<'a>(
 }
 
 /// Finds the peer and asks it to let this connection in.
-fn ask(dial: &Dial<'_>, request: LinkRequest, deadline: Instant) -> Result<(OwnedFd, SocketAddr)> {
+fn ask(dial: &Dial<'_>, request: LinkRequest, deadline: Instant) -> Result<(Socket, SocketAddr)> {
     let Found { mut connection, address } = dial.run()?;
     connection.send(&Message::Link(request), deadline)?;
     match connection.receive(deadline).map_err(|error| error.within(format!("no link to {}", dial.whom)))? {
@@ -194,17 +194,16 @@ pub(super) fn addresses_of(
 mod tests {
     use super::super::Presence;
     use super::*;
-    use crate::os::{clock, socket};
+    use crate::os::clock;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsFd;
     use std::thread::JoinHandle;
 
     #[derive(Debug, Default)]
-    struct Guests(Mutex<Vec<(LinkRequest, OwnedFd)>>);
+    struct Guests(Mutex<Vec<(LinkRequest, Socket)>>);
 
     impl LinkSink for Guests {
-        fn accept(&self, request: LinkRequest, socket: OwnedFd) {
+        fn accept(&self, request: LinkRequest, socket: Socket) {
             self.0.lock().push((request, socket));
         }
     }
@@ -213,9 +212,9 @@ mod tests {
         clock::now() + Duration::from_secs(20)
     }
 
-    fn read(socket: &OwnedFd) -> u8 {
+    fn read(socket: &Socket) -> u8 {
         let mut byte = [0];
-        socket::receive_exact(socket.as_fd(), &mut byte, soon(), &|| Ok(())).unwrap();
+        socket.receive_exact(&mut byte, soon(), &|| Ok(())).unwrap();
         byte[0]
     }
 
@@ -233,7 +232,7 @@ mod tests {
         for round in 0..2 {
             let request = LinkRequest { from_rank: 9, to_rank: 5, purpose: 3, index: round };
             let ours = dial_link(&peer, secret, request, &settings, soon(), &|| Ok(())).unwrap();
-            socket::send_all(ours.as_fd(), &[7], soon(), &|| Ok(())).unwrap();
+            ours.send_all(&[7], soon(), &|| Ok(())).unwrap();
             let (asked, theirs) = loop {
                 if let Some(guest) = guests[1].0.lock().pop() {
                     break guest;
@@ -242,7 +241,7 @@ mod tests {
             };
             assert_eq!(asked, request);
             assert_eq!(read(&theirs), 7);
-            socket::send_all(theirs.as_fd(), &[8], soon(), &|| Ok(())).unwrap();
+            theirs.send_all(&[8], soon(), &|| Ok(())).unwrap();
             assert_eq!(read(&ours), 8);
         }
         assert!(guests[0].0.lock().is_empty());

@@ -236,6 +236,11 @@ impl Root {
         if trusted && open { self.end(error, now) } else { Vec::new() }
     }
 
+    /// Somebody who holds the id has another encryption key.
+    pub(super) fn handle_difference(&mut self, error: Error, now: Instant) -> Outbox {
+        if matches!(self.phase, Phase::Ended { .. }) { Vec::new() } else { self.end(Some(error), now) }
+    }
+
     pub(super) fn handle_closed(&mut self, connection: Connection, now: Instant) -> Outbox {
         if matches!(self.phase, Phase::Ended { .. }) {
             return Vec::new();

@@ -4,6 +4,7 @@
 //! then the receiver's processor. Sizes are those of the real frames. The proofs are not computed here, but their
 //! messages are sent. With a way of 1 and all else free, the time is the number of rounds.
 
+use super::auth::Proof;
 use super::root::{Connection, JoinRequest, Outbox, Root};
 use super::share::{Heard, Side, pass_on, ranks_of, share_of};
 use super::tree::{ARITY, STAR_RANKS, Shelf};
@@ -15,6 +16,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+/// Not computed here.
+const PROOF: Proof = Proof { secret: [0; 32], key: None };
 /// Bytes that the busiest process sends for each rank at most: the list of all up to `STAR_RANKS` times, 24 bytes for a
 /// rank of the hosts below, and what is said to each rank alone.
 const BYTES_PER_RANK: u64 = 24 * STAR_RANKS as u64 + 250;
@@ -209,7 +212,7 @@ impl Simulation {
         let now = self.begin + Duration::from_nanos(self.now);
         let outbox = match message {
             Message::Hello { .. } => {
-                vec![(connection, Message::Challenge { nonce: [0; 16], proof: [0; 32] })]
+                vec![(connection, Message::Challenge { nonce: [0; 16], proof: PROOF })]
             }
             Message::Join { ranks, rank, ids, stands, version, patience_ms, record } => {
                 let join = JoinRequest { ranks, rank, ids, stands, version, patience_ms, record };
@@ -247,7 +250,7 @@ impl Simulation {
         }
         match message {
             Message::Challenge { .. } => {
-                self.say(rank, by, Message::Proof([0; 32]));
+                self.say(rank, by, Message::Proof(PROOF));
                 let next = if by < self.roots.len() {
                     let record = self.records[rank].clone();
                     let (ranks, ids) = (self.records.len() as u32, self.roots.len() as u32);

@@ -190,10 +190,10 @@ impl Message {
                 writer.u8(1).u32(MAGIC).u32(*protocol).bytes(token).bytes(nonce);
             }
             Self::Challenge { nonce, proof } => {
-                writer.u8(2).bytes(nonce).bytes(proof);
+                writer.u8(2).bytes(nonce).proof(proof);
             }
             Self::Proof(proof) => {
-                writer.u8(3).bytes(proof);
+                writer.u8(3).proof(proof);
             }
             Self::Join { ranks, rank, ids, stands, version, patience_ms, record } => {
                 writer
@@ -270,8 +270,8 @@ impl Message {
                 }
                 Self::Hello { protocol: reader.u32()?, token: reader.array()?, nonce: reader.array()? }
             }
-            2 => Self::Challenge { nonce: reader.array()?, proof: reader.array()? },
-            3 => Self::Proof(reader.array()?),
+            2 => Self::Challenge { nonce: reader.array()?, proof: reader.proof()? },
+            3 => Self::Proof(reader.proof()?),
             4 => Self::Join {
                 ranks: reader.u32()?,
                 rank: reader.u32()?,
@@ -348,6 +348,14 @@ impl Writer {
         self.bytes(&value.to_le_bytes())
     }
 
+    fn proof(&mut self, proof: &Proof) -> &mut Self {
+        self.bytes(&proof.secret);
+        match &proof.key {
+            Some(key) => self.u8(1).bytes(key),
+            None => self.u8(0),
+        }
+    }
+
     fn text(&mut self, text: &str) -> &mut Self {
         self.u32(text.len() as u32).bytes(text.as_bytes())
     }
@@ -418,6 +426,16 @@ impl Reader<'_> {
 
     fn u64(&mut self) -> Result<u64> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    fn proof(&mut self) -> Result<Proof> {
+        let secret = self.array()?;
+        let key = match self.u8()? {
+            0 => None,
+            1 => Some(self.array()?),
+            other => return Err(malformed(format!("a proof of kind {other}"))),
+        };
+        Ok(Proof { secret, key })
     }
 
     fn text(&mut self) -> Result<String> {

@@ -43,6 +43,10 @@ fn failure() -> impl Strategy<Value = (ErrorKind, String)> {
     (prop::sample::select(&ErrorKind::ALL[..]), ".{0,50}")
 }
 
+fn proof() -> impl Strategy<Value = Proof> {
+    any::<([u8; 32], Option<[u8; 32]>)>().prop_map(|(secret, key)| Proof { secret, key })
+}
+
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         any::<(u32, Token, Nonce)>().prop_map(|(protocol, token, nonce)| Message::Hello {
@@ -50,8 +54,8 @@ fn message() -> impl Strategy<Value = Message> {
             token,
             nonce
         }),
-        any::<(Nonce, Proof)>().prop_map(|(nonce, proof)| Message::Challenge { nonce, proof }),
-        any::<Proof>().prop_map(Message::Proof),
+        (any::<Nonce>(), proof()).prop_map(|(nonce, proof)| Message::Challenge { nonce, proof }),
+        proof().prop_map(Message::Proof),
         (any::<(u32, u32, u32, bool, i32, u64)>(), record()).prop_map(
             |((ranks, rank, ids, stands, version, patience_ms), record)| {
                 Message::Join { ranks, rank, ids, stands, version, patience_ms, record }

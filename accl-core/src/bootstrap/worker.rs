@@ -3,11 +3,13 @@
 //! Over TCP anybody may come. Whoever proves nothing gets no answer but the listener's own proof, and is dropped at
 //! the first byte that makes no sense; such visits are counted, and said once.
 
-use super::auth::{Nonce, Role, Secret, Token};
+use super::auth::{Difference, Greeting, Nonce, Proof, Role, Token};
 use super::links::{LinkRequest, LinkSink};
+use super::pre_shared;
 use super::root::{Connection, JoinRequest, Outbox};
 use super::service::{Books, Door, Refused, Service, strays};
 use super::wire::{MEMBER_BYTES, Message, STRANGER_BYTES};
+use crate::encryption::Socket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, network, random, socket};
 use crate::telemetry;
@@ -36,13 +38,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 enum Stage {
     Stranger { since: Instant },
-    Challenged { since: Instant, secret: Secret, token: Token, client: Nonce, server: Nonce },
+    Challenged { since: Instant, token: Token, greeting: Greeting },
     Member { token: Token },
 }
 
 #[derive(Debug)]
 struct Client {
-    stream: OwnedFd,
+    stream: Socket,
     /// Where it comes from; none for local sockets.
     from: Option<SocketAddr>,
     stage: Stage,
@@ -213,7 +215,7 @@ impl Worker {
             self.make_room(most_strangers);
             self.last_connection += 1;
             let client = Client {
-                stream,
+                stream: stream.into(),
                 from,
                 stage: Stage::Stranger { since: clock::now() },
                 inbox: Vec::new(),
@@ -251,10 +253,10 @@ impl Worker {
         }
     }
 
-    fn read(&mut self, connection: Connection) {
+    fn read_piece(&mut self, connection: Connection) {
         let Some(client) = self.clients.get_mut(&connection) else { return };
         let mut buffer = [0u8; 4096];
-        let alive = match socket::read_some(client.stream.as_fd(), &mut buffer) {
+        let alive = match client.stream.read_some(&mut buffer) {
             Ok(Some(0)) | Err(_) => false,
             Ok(Some(count)) => {
                 client.inbox.extend_from_slice(&buffer[..count]);
@@ -268,6 +270,16 @@ impl Worker {
         }
         if !alive || understood.is_err() {
             self.drop_client(connection);
+        }
+    }
+
+    /// Reads what the kernel does not know of, too: it wakes nobody.
+    fn read(&mut self, connection: Connection) {
+        loop {
+            self.read_piece(connection);
+            if !self.clients.get(&connection).is_some_and(|client| client.stream.has_waiting()) {
+                return;
+            }
         }
     }
 
@@ -286,12 +298,9 @@ impl Worker {
                 (Stage::Stranger { .. }, Message::Hello { protocol, token, nonce }) => {
                     self.greet(connection, protocol, token, nonce)?
                 }
-                (Stage::Challenged { secret, token, client: theirs, server, .. }, Message::Proof(proof)) => {
-                    if !secret.accepts(&proof, Role::Client, theirs, server) {
-                        return Err(Error::remote("a wrong proof"));
-                    }
-                    client.stage = Stage::Member { token: *token };
-                    Outbox::new()
+                (Stage::Challenged { token, greeting, .. }, Message::Proof(proof)) => {
+                    let (token, greeting) = (*token, *greeting);
+                    self.admit(connection, token, &greeting, &proof)?
                 }
                 (Stage::Member { token }, message) => {
                     let token = *token;
@@ -316,11 +325,59 @@ impl Worker {
         let known = self.service.books.lock().secret_of(&token);
         let secret = known.ok_or_else(|| Error::remote("nothing is known by that token"))?;
         let server = random::bytes()?;
+        let greeting = Greeting { secret, client: nonce, server };
         if let Some(client) = self.clients.get_mut(&connection) {
-            client.stage = Stage::Challenged { since: clock::now(), secret, token, client: nonce, server };
+            client.stage = Stage::Challenged { since: clock::now(), token, greeting };
         }
-        let proof = secret.prove(Role::Server, &nonce, &server);
+        let proof = greeting.prove(Role::Server, pre_shared::key().as_ref());
         Ok(vec![(connection, Message::Challenge { nonce: server, proof })])
+    }
+
+    /// Lets a connection in by its proof, and encrypts from here on what comes over TCP, if both sides have the same key.
+    fn admit(
+        &mut self,
+        connection: Connection,
+        token: Token,
+        greeting: &Greeting,
+        proof: &Proof,
+    ) -> Result<Outbox> {
+        if !greeting.accepts(proof, Role::Client) {
+            return Err(Error::remote("a wrong proof"));
+        }
+        let Some(client) = self.clients.get_mut(&connection) else { return Ok(Outbox::new()) };
+        client.stage = Stage::Member { token };
+        match greeting.agree(proof, Role::Client, pre_shared::key().as_ref()) {
+            Ok(Some(session)) if client.from.is_some() => {
+                client.stream.seal(session, std::mem::take(&mut client.inbox));
+                Ok(Outbox::new())
+            }
+            Ok(_) => Ok(Outbox::new()),
+            Err(difference) => {
+                let from = client.from;
+                self.refuse_key(token, from, difference);
+                Err(Error::remote("another encryption key"))
+            }
+        }
+    }
+
+    /// A member of the job has another key, or only one side has one: all ranks hear that.
+    fn refuse_key(&mut self, token: Token, from: Option<SocketAddr>, difference: Difference) {
+        let whom = match from {
+            Some(from) => format!("a process that came from {from}"),
+            None => "another process of this host".to_string(),
+        };
+        let error = difference.between(&whom, &pre_shared::here());
+        let mut books = self.service.books.lock();
+        let gathering = books.roots.get_mut(&token);
+        // A secret that was made of an address everybody may know: who knows it must not be able to end the job.
+        let Some(gathering) = gathering.filter(|gathering| !matches!(gathering.door, Door::At(_))) else {
+            drop(books);
+            telemetry::warn(&format!("a connection was refused: {}", error.text()));
+            return;
+        };
+        let outbox = gathering.root.handle_difference(error, clock::now());
+        drop(books);
+        self.post(outbox);
     }
 
     fn serve_member(&mut self, connection: Connection, token: Token, message: Message) -> Result<Outbox> {
@@ -487,13 +544,20 @@ impl Client {
     /// Writes what the socket takes; false if the connection is broken.
     fn flush(&mut self) -> bool {
         while !self.outbox.is_empty() {
-            let descriptor = self.descriptor.as_ref().map(|descriptor| descriptor.as_fd());
-            match socket::send_some(self.stream.as_fd(), &self.outbox, descriptor) {
-                Ok(0) => return false,
-                Ok(count) => {
+            let sent = match &self.descriptor {
+                // It goes to processes of this host alone, and nothing is sealed there.
+                Some(file) => {
+                    socket::send_some(self.stream.as_fd(), &self.outbox, Some(file.as_fd())).map(Some)
+                }
+                None => self.stream.write_some(&self.outbox, &[]),
+            };
+            match sent {
+                Ok(Some(0)) => return false,
+                Ok(Some(count)) => {
                     self.descriptor = None;
                     self.outbox.drain(..count);
                 }
+                Ok(None) => return true,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use super::describe::Way;
-use crate::bootstrap::PeerRecord;
+use crate::bootstrap::{self, PeerRecord};
 use crate::config::subsystem::{COLL, INIT, NET, P2P, PROFILE, SHM};
 use crate::driver::verbs;
 use crate::os::{clock, network};
@@ -216,5 +216,11 @@ pub(super) fn say_network(own: &PeerRecord) {
         let _ = write!(line, " [{index}]{name}:{ip}<{}>", own.port);
     }
     log::info_once(INIT | NET, &line);
+    if bootstrap::is_encrypted() {
+        log::info_once(
+            INIT | NET,
+            "NET/Socket : Encrypted with AES-256-GCM by the pre-shared key; RDMA is not used",
+        );
+    }
     log::info(INIT | NET, format_args!("Using network Socket"));
 }

@@ -20,6 +20,7 @@ mod share;
 mod split;
 mod windows;
 
+pub use crate::bootstrap::set_key as set_encryption_key;
 pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use announce::Arguments;
 pub use describe::describe_process;
@@ -30,7 +31,7 @@ pub use split::ChildDone;
 pub use windows::Window;
 
 use crate::algo::Facts;
-use crate::bootstrap::{PeerRecord, Secret, UniqueId};
+use crate::bootstrap::{self, PeerRecord, Secret, UniqueId};
 use crate::config::Settings;
 use crate::engine::{Accelerator, Seat, TimeLimits};
 use crate::error::{Error, ErrorKind, Result};
@@ -83,6 +84,9 @@ impl CommConfig {
         let mut settings = Settings::load()?;
         if let Some(name) = &self.network {
             settings.network.verbs.choose(name)?;
+        }
+        if bootstrap::encrypts(&settings.network)? {
+            settings.network.verbs.forgo_for_encryption()?;
         }
         Ok(settings)
     }

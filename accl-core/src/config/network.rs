@@ -1,6 +1,6 @@
 //! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`,
 //! `PEER_TIMEOUT`, `TCP_CONGESTION`, `NET_LATENCY_US`, `NET_BANDWIDTH_MBPS`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`,
-//! `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`.
+//! `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`, `ENCRYPTION_KEY_FILE`.
 //!
 //! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
 //! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
@@ -49,6 +49,8 @@ pub struct Network {
     pub sockets: Sockets,
     /// Those about RDMA.
     pub verbs: super::Verbs,
+    /// `ENCRYPTION_KEY_FILE`: the file that has the key with which connections are encrypted.
+    pub key_file: Option<String>,
 }
 
 /// How many connections carry the data of two ranks, as two factors; one that is not set counts once.
@@ -162,6 +164,7 @@ impl Network {
                 threads: read(source, "SOCKET_NTHREADS", sockets_of)?,
             },
             verbs: super::Verbs::from_source(source)?,
+            key_file: read(source, "ENCRYPTION_KEY_FILE", |text| Ok(text.to_string()))?,
         })
     }
 }

@@ -113,6 +113,12 @@ pub const SETTINGS: &[Setting] = &[
         "what the names of the driver's functions begin with: cu, hg; unset: as the library's name says",
     ),
     setting(
+        "ENCRYPTION_KEY_FILE",
+        Kind::Text,
+        "",
+        "the file with the key that all processes of a job have in common, by which everything that goes over TCP is encrypted; overrides ncclSetEncryption",
+    ),
+    setting(
         "EXCHANGE_BYTES",
         Kind::Bytes,
         "",

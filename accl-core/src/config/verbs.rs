@@ -104,6 +104,19 @@ impl Verbs {
         Ok(())
     }
 
+    /// Gives RDMA up, since connections are encrypted, and what devices send by themselves cannot be. An error (InvalidUsage) where it is
+    /// required.
+    pub fn forgo_for_encryption(&mut self) -> Result<()> {
+        if self.is_required {
+            return Err(Error::usage(
+                "RDMA is required (ACCL_REQUIRE_PATH=rdma, NCCL_NET=IB or netName), and so is encryption (ACCL_ENCRYPTION_KEY_FILE or \
+                 ncclSetEncryption), which there is over TCP alone; give up one of the two",
+            ));
+        }
+        self.is_disabled = true;
+        Ok(())
+    }
+
     pub(super) fn from_source(source: &Source) -> Result<Self> {
         let standard = Self::default();
         let number = |name: &str, most: u32, standard: u32| -> Result<u32> {
@@ -340,5 +353,20 @@ mod tests {
         }
         let both = load(&[("ACCL_REQUIRE_PATH", "rdma"), ("NCCL_IB_DISABLE", "1")]).unwrap_err();
         assert!(both.text().contains("unset one"), "{both}");
+    }
+
+    #[test]
+    fn encryption_gives_rdma_up_and_is_refused_where_that_is_required() {
+        let load = |pairs: &[(&str, &str)]| Verbs::from_source(&Source::of_pairs(pairs));
+        let mut free = load(&[]).unwrap();
+        free.forgo_for_encryption().unwrap();
+        assert!(free.is_disabled);
+        let mut required = load(&[("ACCL_REQUIRE_PATH", "rdma")]).unwrap();
+        let error = required.forgo_for_encryption().unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidUsage);
+        assert!(
+            error.text().contains("ACCL_REQUIRE_PATH=rdma") && error.text().contains("over TCP alone"),
+            "{error}"
+        );
     }
 }

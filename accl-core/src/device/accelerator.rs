@@ -9,11 +9,11 @@
 use super::kernels::{self, Kernels};
 use super::{Device, Operand, UserPointer};
 use crate::driver::{Driver, Event, Exported, Stream};
+use crate::encryption::Socket;
 use crate::error::{Error, Result};
 use crate::reduce::{Form, Reduction};
 use parking_lot::Mutex;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// One stream of one device. The device's context must be the thread's in every call.
@@ -135,17 +135,11 @@ impl Device for Accelerator {
         Ok(!state.pending)
     }
 
-    fn send(&self, _: BorrowedFd<'_>, _: &[u8], _: UserPointer, _: usize) -> io::Result<Option<usize>> {
+    fn send(&self, _: &Socket, _: &[u8], _: UserPointer, _: usize) -> io::Result<Option<usize>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn receive(
-        &self,
-        _: BorrowedFd<'_>,
-        _: UserPointer,
-        _: usize,
-        _: &mut [u8],
-    ) -> io::Result<Option<usize>> {
+    fn receive(&self, _: &Socket, _: UserPointer, _: usize, _: &mut [u8]) -> io::Result<Option<usize>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -6,10 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::{Device, Operand, UserPointer};
-use crate::os::socket;
+use crate::encryption::Socket;
 use crate::reduce::{self, Form, Reduction, Source};
 use std::io;
-use std::os::fd::BorrowedFd;
 
 /// The memory of this process, moved by its processor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,7 +111,7 @@ impl Device for Host {
 
     fn send(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: &Socket,
         head: &[u8],
         source: UserPointer,
         bytes: usize,
@@ -124,12 +123,12 @@ impl Device for Host {
             // SAFETY: the maker of `source` promised that it may be read.
             unsafe { std::slice::from_raw_parts(source.as_ptr(), bytes) }
         };
-        socket::write_some(socket, head, body)
+        socket.write_some(head, body)
     }
 
     fn receive(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: &Socket,
         destination: UserPointer,
         bytes: usize,
         tail: &mut [u8],
@@ -137,7 +136,7 @@ impl Device for Host {
         // SAFETY: the maker of `destination` promised that it may be written, and the operation's peers do not look at it;
         // the kernel stores bytes, which may be anything. Zero bytes are never asked for.
         let room = unsafe { std::slice::from_raw_parts_mut(destination.as_ptr(), bytes) };
-        socket::read_some_into(socket, room, tail)
+        socket.read_some_into(room, tail)
     }
 }
 

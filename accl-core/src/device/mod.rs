@@ -17,11 +17,11 @@ pub use kernels::SOURCE as KERNELS_SOURCE;
 pub use mailbox::{Mailbox, number_after};
 pub use pointer::UserPointer;
 
+use crate::encryption::Socket;
 use crate::error::Result;
 use crate::reduce::{Form, Reduction};
 use crate::types::Scalar;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 /// One operand of a reduction.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// `head` included; none if it takes nothing now.
     fn send(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: &Socket,
         head: &[u8],
         source: UserPointer,
         bytes: usize,
@@ -82,7 +82,7 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// stream's end; none if nothing is there yet.
     fn receive(
         &self,
-        socket: BorrowedFd<'_>,
+        socket: &Socket,
         destination: UserPointer,
         bytes: usize,
         tail: &mut [u8],

@@ -12,6 +12,7 @@ use crate::config;
 use crate::device::{Host, UserPointer};
 use crate::driver::verbs::fake::Fake;
 use crate::driver::verbs::{self, Verbs};
+use crate::encryption::Key;
 use crate::os::process;
 use crate::types::Scalar;
 
@@ -29,6 +30,12 @@ fn ring(arena: std::sync::Arc<shm::Arena>, lend_above: usize, reach: Reach) -> P
 
 fn tcp(stripes: usize) -> Pair {
     let [sending, receiving] = Link::pair(stripes);
+    (Box::new(TcpSender::new(sending)), Box::new(TcpReceiver::new(receiving)))
+}
+
+fn encrypted_tcp(stripes: usize) -> Pair {
+    let key = Key::new(b"the key of a test");
+    let [sending, receiving] = Link::pair_with(stripes, &config::Network::default(), Some(&key));
     (Box::new(TcpSender::new(sending)), Box::new(TcpReceiver::new(receiving)))
 }
 
@@ -60,6 +67,8 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
         ("tcp", tcp(1)),
         ("tcp, 2 stripes", tcp(2)),
         ("tcp, 4 stripes", tcp(4)),
+        ("tcp, encrypted", encrypted_tcp(1)),
+        ("tcp, encrypted, 3 stripes", encrypted_tcp(3)),
         ("rdma, fake", rdma(&Fake::new(1, 1), 1, true)),
         ("rdma, fake, 2 ports, 3 pairs each", rdma(&Fake::new(2, 2), 3, true)),
         ("rdma, fake, from the beginning", rdma(&Fake::new(2, 3), 1, false)),
@@ -283,7 +292,7 @@ fn garbage_on_a_connection_is_an_error_that_says_so() {
     let mut receiver = TcpReceiver::new(receiving);
     let socket = sending.socket().unwrap().unwrap();
     let garbage = [b'x'; 4096];
-    assert_eq!(crate::os::socket::write_some(socket, &garbage, &[]).unwrap(), Some(4096));
+    assert_eq!(socket.write_some(&garbage, &[]).unwrap(), Some(4096));
     let error = loop {
         match receiver.head() {
             Ok(head) => assert_eq!(head, None),

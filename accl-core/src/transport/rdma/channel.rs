@@ -1,9 +1,8 @@
 //! The records that go over a link's TCP connection, one way and the other.
 
 use super::record::Record;
+use crate::encryption::Socket;
 use crate::error::Result;
-use crate::os::socket;
-use std::os::fd::BorrowedFd;
 
 /// How much is asked for at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -35,9 +34,9 @@ impl Channel {
     }
 
     /// Sends what the socket takes.
-    pub(super) fn flush(&mut self, socket: BorrowedFd<'_>) {
+    pub(super) fn flush(&mut self, socket: &Socket) {
         while self.gone < self.outbox.len() {
-            match socket::write_some(socket, &self.outbox[self.gone..], &[]) {
+            match socket.write_some(&self.outbox[self.gone..], &[]) {
                 Ok(Some(count)) => self.gone += count,
                 Ok(None) => return,
                 Err(_) => {
@@ -52,12 +51,12 @@ impl Channel {
     }
 
     /// Takes in what is there.
-    pub(super) fn fill(&mut self, socket: BorrowedFd<'_>) {
+    pub(super) fn fill(&mut self, socket: &Socket) {
         self.inbox.drain(..std::mem::take(&mut self.taken));
         loop {
             let end = self.inbox.len();
             self.inbox.resize(end + PIECE_BYTES, 0);
-            let found = socket::read_some(socket, &mut self.inbox[end..]);
+            let found = socket.read_some(&mut self.inbox[end..]);
             let count = if let Ok(Some(count)) = found { count } else { 0 };
             self.inbox.truncate(end + count);
             match found {

@@ -168,7 +168,7 @@ impl RdmaLink {
         verbs: &dyn crate::driver::verbs::Verbs,
         settings: &crate::config::Network,
     ) -> [Arc<Self>; 2] {
-        Link::pair_with(1, settings).map(|tcp| {
+        Link::pair_with(1, settings, None).map(|tcp| {
             let (ports, _) = super::ports::ports_of(verbs, &settings.verbs).unwrap();
             Self::new(tcp, &ports)
         })

@@ -19,15 +19,16 @@ use super::network::{Network, World};
 use super::record::Record;
 use super::wake::{self, MEASURES, Round};
 use super::words::{self, Words};
+use crate::encryption::Socket;
 use crate::error::{Error, Result};
 use crate::os::fork::Withheld;
 use crate::os::process::{self, Fate, Watch};
-use crate::os::{clock, network, socket, tcp};
+use crate::os::{clock, network, tcp};
 use crate::transport::shm::{Arena, Word};
 use crate::types::Rank;
 use parking_lot::{Condvar, Mutex};
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,7 @@ struct Line {
     peer: Rank,
     // Before the socket.
     _withheld: Withheld,
-    socket: OwnedFd,
+    socket: Socket,
     ip: Option<IpAddr>,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -220,7 +221,7 @@ impl Control {
         let _ = self.number.set(number);
     }
 
-    fn line(&self, peer: Rank, socket: OwnedFd) -> Result<Line> {
+    fn line(&self, peer: Rank, socket: Socket) -> Result<Line> {
         let now = clock::now();
         let ip = network::peer_ip(socket.as_fd());
         Ok(Line {
@@ -336,7 +337,7 @@ impl Control {
             {
                 self.hear(line, words, record);
             }
-            match socket::read_some(line.socket.as_fd(), &mut buffer) {
+            match line.socket.read_some(&mut buffer) {
                 Ok(Some(0)) => return Err("its process has ended".to_string()),
                 Ok(Some(count)) => line.inbox.extend(&buffer[..count]),
                 Ok(None) => return Ok(()),
@@ -487,7 +488,7 @@ impl Line {
     /// Sends what is queued, as far as there is room.
     fn flush(&mut self) -> std::io::Result<()> {
         while !self.outbox.is_empty() {
-            let Some(count) = socket::write_some(self.socket.as_fd(), &self.outbox, &[])? else { break };
+            let Some(count) = self.socket.write_some(&self.outbox, &[])? else { break };
             self.outbox.drain(..count);
         }
         Ok(())

@@ -2,11 +2,10 @@
 
 use super::block::{BLOCK_HEAD_BYTES, BlockHead};
 use crate::device::{Device, UserPointer};
+use crate::encryption::Socket;
 use crate::error::Result;
 use crate::memory::Scratch;
-use crate::os::socket;
 use std::io;
-use std::os::fd::BorrowedFd;
 
 /// What is received besides what goes straight into user memory.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -115,7 +114,7 @@ impl Inlet {
     }
 
     /// Takes in what is there, at most `most` bytes, as far as there is room: see [`Inlet::make_room`].
-    pub(super) fn fill(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<()> {
+    pub(super) fn fill(&mut self, socket: &Socket, most: usize) -> io::Result<()> {
         let buffer = self.buffer.as_mut(BUFFER_BYTES);
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -127,7 +126,7 @@ impl Inlet {
         if room == 0 || self.ended {
             return Ok(());
         }
-        match socket::read_some(socket, &mut buffer[self.end..self.end + room])? {
+        match socket.read_some(&mut buffer[self.end..self.end + room])? {
             Some(0) => self.ended = true,
             count => self.end += count.unwrap_or(0),
         }
@@ -139,7 +138,7 @@ impl Inlet {
     pub(super) fn receive(
         &mut self,
         device: &dyn Device,
-        socket: BorrowedFd<'_>,
+        socket: &Socket,
         place: UserPointer,
         bytes: usize,
     ) -> io::Result<usize> {

@@ -8,6 +8,7 @@ use super::network::{Network, World};
 use super::wake::{Listened, Watched};
 use crate::bootstrap::{self, LinkRequest};
 use crate::config::subsystem;
+use crate::encryption::Socket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::fork::Withheld;
 use crate::os::{clock, network, tcp};
@@ -18,7 +19,9 @@ use crate::transport::Route;
 use crate::transport::shm::Lane;
 use crate::types::Rank;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
+#[cfg(test)]
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -55,7 +58,7 @@ struct Connection {
     // Before the socket: it must not be watched when its number is given to another one.
     watched: Watched,
     _withheld: Withheld,
-    socket: Arc<OwnedFd>,
+    socket: Arc<Socket>,
 }
 
 impl Link {
@@ -75,7 +78,7 @@ impl Link {
 
     /// The first connection. None as long as it is not there: this rank has it dialled, or waits until the peer has, and the
     /// rank's bell rings when it is. None, too, for a moment after it has come to an end (see `lost`).
-    pub fn socket(self: &Arc<Self>) -> Result<Option<BorrowedFd<'_>>> {
+    pub fn socket(self: &Arc<Self>) -> Result<Option<&Socket>> {
         if let Some((told_from, error)) = self.end.get() {
             return if clock::now() < *told_from { Ok(None) } else { Err(error.clone()) };
         }
@@ -108,7 +111,7 @@ impl Link {
     }
 
     /// What has become of dialling.
-    fn begin(&self, dialled: Result<OwnedFd>) {
+    fn begin(&self, dialled: Result<Socket>) {
         let world = self.network.world();
         if let Err(error) = dialled.and_then(|socket| self.connect(0, socket)) {
             // The peer may have failed and closed its door a moment ago.
@@ -133,9 +136,9 @@ impl Link {
     }
 
     /// One of the connections, if it is there and the link has not come to an end.
-    pub(super) fn stripe(&self, index: usize) -> Option<BorrowedFd<'_>> {
+    pub(super) fn stripe(&self, index: usize) -> Option<&Socket> {
         let connection = self.stripes[index].get().filter(|_| self.end.get().is_none());
-        connection.map(|connection| connection.socket.as_fd())
+        connection.map(|connection| &*connection.socket)
     }
 
     /// Has further connections made if this rank dials, else takes in those that the peer has made; all that are there have lower
@@ -169,7 +172,7 @@ impl Link {
     }
 
     /// Gives the link one of its connections.
-    pub(in crate::transport) fn connect(&self, index: usize, socket: OwnedFd) -> Result<()> {
+    pub(in crate::transport) fn connect(&self, index: usize, socket: Socket) -> Result<()> {
         let (socket, world) = (Arc::new(socket), self.network.world());
         if let Some(patience) = world.patience {
             network::keep_alive(socket.as_fd(), patience);
@@ -195,7 +198,7 @@ impl Link {
         Ok(())
     }
 
-    fn say_connected(&self, index: usize, socket: &OwnedFd) {
+    fn say_connected(&self, index: usize, socket: &Socket) {
         let subsystems = subsystem::INIT | subsystem::NET;
         if !log::shows(subsystems) {
             return;
@@ -214,14 +217,16 @@ impl Link {
     /// The two ends of one, over this host's own addresses, between rank 0 and rank 1 of a communicator.
     #[cfg(test)]
     pub(in crate::transport) fn pair(stripes: usize) -> [Arc<Self>; 2] {
-        Self::pair_with(stripes, &crate::config::Network::default())
+        Self::pair_with(stripes, &crate::config::Network::default(), None)
     }
 
     #[cfg(test)]
     pub(in crate::transport) fn pair_with(
         stripes: usize,
         settings: &crate::config::Network,
+        key: Option<&crate::encryption::Key>,
     ) -> [Arc<Self>; 2] {
+        use crate::encryption::End;
         use crate::transport::{mem, shm::Members};
         let listener = network::listen_at((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let secret = bootstrap::Secret::random().unwrap();
@@ -236,9 +241,14 @@ impl Link {
             link
         });
         for index in 0..stripes {
-            let dialled = network::start_connect(listener.local_addr().unwrap()).unwrap();
+            let mut dialled = Socket::from(network::start_connect(listener.local_addr().unwrap()).unwrap());
             network::wait_any(&[(listener.as_fd(), false)], Duration::from_secs(20)).unwrap();
-            let taken = OwnedFd::from(listener.accept().unwrap().0);
+            let mut taken = Socket::from(OwnedFd::from(listener.accept().unwrap().0));
+            if let Some(key) = key {
+                let context = index.to_le_bytes();
+                dialled.seal(key.session(End::Dialler, &context), Vec::new());
+                taken.seal(key.session(End::Listener, &context), Vec::new());
+            }
             links[0].connect(index, dialled).unwrap();
             links[1].connect(index, taken).unwrap();
         }
@@ -257,7 +267,7 @@ impl Link {
 
     /// As if that had been done.
     #[cfg(test)]
-    pub(super) fn take_further(&self, socket: OwnedFd) {
+    pub(super) fn take_further(&self, socket: Socket) {
         if self.dials() {
             self.connect(1, socket).unwrap();
         } else {
@@ -307,6 +317,11 @@ impl Route for Link {
             either &= !bit;
             if let Some(connection) = self.stripes[index].get() {
                 connection.watched.arm(&connection.socket, reads & bit != 0, writes & bit != 0)?;
+                if reads & bit != 0 && connection.socket.has_waiting() {
+                    // The kernel does not know of it.
+                    let world = self.network.world();
+                    world.arena.block(world.rank).bell.ring();
+                }
             }
         }
         Ok(())
@@ -348,7 +363,9 @@ impl Drop for Dialling {
 fn dial_further(link: &Weak<Link>) {
     let Some(strong) = link.upgrade() else { return };
     let Some(first) = strong.stripe(0) else { return };
-    let (Some(from), Some(to)) = (network::local_ip(first), network::peer_ip(first)) else { return };
+    let (Some(from), Some(to)) = (network::local_ip(first.as_fd()), network::peer_ip(first.as_fd())) else {
+        return;
+    };
     let Ok(interfaces) = network::interfaces() else { return };
     let settings = strong.network.settings();
     let world = strong.network.world().clone();

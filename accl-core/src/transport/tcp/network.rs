@@ -5,6 +5,7 @@ use super::link::{Link, MOST_STRIPES};
 use super::wake;
 use crate::bootstrap::{self, LinkExpectation, LinkRequest, LinkSink, PeerRecord, Secret};
 use crate::config;
+use crate::encryption::Socket;
 use crate::error::{Error, Result};
 use crate::os::clock;
 use crate::os::process::Watch;
@@ -15,7 +16,6 @@ use crate::types::{Rank, named_ranks};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,7 @@ impl World {
 /// Connections that peers have dialled, until they are needed.
 #[derive(Debug)]
 struct Inbox {
-    arrived: Mutex<BTreeMap<Key, OwnedFd>>,
+    arrived: Mutex<BTreeMap<Key, Socket>>,
     /// Those that are about to arrive: the dialler may already have sent all that it has to send.
     coming: Mutex<Vec<Key>>,
     world: Arc<World>,
@@ -133,7 +133,7 @@ impl Inbox {
 }
 
 impl LinkSink for Inbox {
-    fn accept(&self, request: LinkRequest, socket: OwnedFd) {
+    fn accept(&self, request: LinkRequest, socket: Socket) {
         if usize::from(request.index) < MOST_STRIPES {
             self.arrived.lock().insert(key_of(request), socket);
         }
@@ -201,12 +201,12 @@ impl Network {
     }
 
     /// The connection that a peer has dialled, if it has: the first of its purpose.
-    pub(super) fn arrived(&self, peer: Rank, purpose: u8) -> Option<OwnedFd> {
+    pub(super) fn arrived(&self, peer: Rank, purpose: u8) -> Option<Socket> {
         self.inbox.arrived.lock().remove(&(peer as u32, purpose, 0))
     }
 
     /// One of the further connections that a peer has dialled, and which.
-    pub(super) fn arrived_further(&self, peer: Rank, purpose: u8) -> Option<(usize, OwnedFd)> {
+    pub(super) fn arrived_further(&self, peer: Rank, purpose: u8) -> Option<(usize, Socket)> {
         let mut arrived = self.inbox.arrived.lock();
         let key = *arrived.range((peer as u32, purpose, 1)..=(peer as u32, purpose, u16::MAX)).next()?.0;
         arrived.remove(&key).map(|socket| (usize::from(key.2), socket))
@@ -248,7 +248,7 @@ impl Network {
     }
 
     /// Connects with a peer, which takes as long as it takes, unless it is known to have gone or `give_up` has an error.
-    pub(super) fn dial(&self, peer: Rank, purpose: u8, give_up: &dyn Fn() -> Result<()>) -> Result<OwnedFd> {
+    pub(super) fn dial(&self, peer: Rank, purpose: u8, give_up: &dyn Fn() -> Result<()>) -> Result<Socket> {
         let world = &self.world;
         let request = LinkRequest { from_rank: world.rank as u32, to_rank: peer as u32, purpose, index: 0 };
         let begin = clock::now();

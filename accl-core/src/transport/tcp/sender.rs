@@ -5,7 +5,6 @@ use super::head::{FAILURE_TEXT_BYTES, HEAD_BYTES, Head};
 use super::link::{Link, MOST_STRIPES};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::os::socket;
 use crate::transport::{Outgoing, Progress, Sender};
 use std::sync::Arc;
 
@@ -194,7 +193,7 @@ impl Sender for TcpSender {
             let text = &error.text()[..error.text().floor_char_boundary(FAILURE_TEXT_BYTES)];
             let head = Head::Failure { code: error.kind().code().into(), bytes: text.len() }.encode();
             // As far as there is room: it is a kindness.
-            let _ = socket::write_some(socket, &head, text.as_bytes());
+            let _ = socket.write_some(&head, text.as_bytes());
         }
         self.close();
     }

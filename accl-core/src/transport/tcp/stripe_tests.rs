@@ -5,6 +5,7 @@ use crate::device::Host;
 use crate::transport::conformance::{bytes, next_head, room, take_all};
 use crate::transport::{MessageHead, Receiver, Route};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ fn write(link: &Arc<Link>, index: usize, parts: &[&[u8]]) {
     let mut sent = 0;
     while sent < bytes.len() {
         let socket = link.stripe(index).unwrap();
-        sent += crate::os::socket::write_some(socket, &bytes[sent..], &[]).unwrap().unwrap_or(0);
+        sent += socket.write_some(&bytes[sent..], &[]).unwrap().unwrap_or(0);
     }
 }
 
@@ -159,7 +160,7 @@ fn send_and_go(dials: bool) {
     let second = data[BLOCK_BYTES..].to_vec();
     let writer =
         std::thread::spawn(move || gone.write_all(&[&block_head(0, 1)[..], &second].concat()).unwrap());
-    receiving.take_further(late.into());
+    receiving.take_further(OwnedFd::from(late).into());
     drop(expected);
     while taken < data.len() {
         taken += receiver.take(&Host, room(&mut got[taken..]), usize::MAX, false).unwrap();

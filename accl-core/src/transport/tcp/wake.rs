@@ -15,6 +15,7 @@
 //! It ends when there has been nothing to watch for a while.
 
 use super::control::Control;
+use crate::encryption::Socket;
 use crate::error::{Error, Result};
 use crate::os::network;
 use crate::os::tcp::{self, Delivery};
@@ -52,7 +53,7 @@ pub(in crate::transport) struct Watched {
 /// Whose silence counts.
 #[derive(Debug)]
 pub(in crate::transport) struct Listened {
-    pub(in crate::transport) socket: Weak<OwnedFd>,
+    pub(in crate::transport) socket: Weak<Socket>,
     pub(in crate::transport) peer: Rank,
     /// The peer, for people.
     pub(in crate::transport) whom: String,
