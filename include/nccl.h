@@ -746,8 +746,11 @@ ncclResult_t pncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
-/* With NULL the same as ncclGroupEnd(). With `simInfo` the group is dropped and the answer ncclInvalidUsage, for
- * estimates are not supported yet. */
+/* With NULL the same as ncclGroupEnd(). With `simInfo` nothing of the group is carried out or kept, and estimatedTime gets the microseconds
+ * that it should take by the figures of the machine (docs/tuning.md): what one rank does adds up, and so do communicators; ranks of one communicator that
+ * are in the same group count once. An empty group takes 0. In a group inside another one nothing is written. A wrong magic, or a size without
+ * room for the answer: ncclInvalidArgument; a group that makes communicators: ncclInvalidUsage; a call of the group has failed: its error. The
+ * group is dropped in each case. Communicators that do not block are no exception. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 

@@ -173,6 +173,11 @@ fn a_call_sets_its_communicators_time_limits() {
 }
 
 #[test]
+fn the_time_of_a_group_is_estimated() {
+    support::passes("simulated.c", C, "nccl");
+}
+
+#[test]
 fn a_communicator_of_one_rank() {
     support::passes("alone.c", C, "nccl");
     support::passes("alone.c", Cpp, "nccl");
@@ -206,6 +211,7 @@ fn sanitizers_find_nothing() {
             "limits.c",
             "parameters.c",
             "quirks.c",
+            "simulated.c",
             "split.c",
             "unload.c",
         ] {

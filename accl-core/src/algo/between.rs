@@ -1,7 +1,7 @@
 //! Which way calls between hosts go by their size: lists that are made once, from predictions and settings, and looked up
 //! at each call.
 
-use super::cost_hosts::{GATHERED_MOST_BYTES, Spread, predict_hosts};
+use super::cost_hosts::{GATHERED_MOST_BYTES, Spread, predict_hosts, predict_message};
 use super::{Algorithm, Choice, Layout, hierarchical, sizes};
 use crate::config::Settings;
 use crate::topo::Wire;
@@ -35,6 +35,11 @@ impl Between {
     /// How long a call of `bytes` should take that goes by `choice`; nanoseconds.
     pub(super) fn predict(&self, choice: Choice, kind: Collective, bytes: usize) -> f64 {
         predict_hosts(choice, kind, self.spread, bytes)
+    }
+
+    /// How long a message of `bytes` to another host should take; nanoseconds.
+    pub(super) fn predict_message(&self, bytes: usize) -> f64 {
+        predict_message(self.spread, bytes)
     }
 }
 

@@ -9,6 +9,7 @@ mod choices;
 mod chunk;
 mod cost;
 mod cost_hosts;
+mod cost_messages;
 mod direct;
 mod hierarchical;
 mod host_ring;

@@ -5,11 +5,12 @@ use super::choices::{Choices, Forced, WAYS, WAYS_WITHOUT_READING};
 #[cfg(test)]
 use super::cost::Pull;
 use super::cost::{BOARD_MOST_BYTES, Shape, Way, predict};
+use super::cost_messages::{predict_message, predict_own_copy};
 use super::{Folding, Layout};
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::topo::{Machine, Wire};
-use crate::types::Collective;
+use crate::types::{Collective, Rank};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -191,6 +192,17 @@ impl Facts {
     /// How long a call of `bytes` should take that goes `way`; nanoseconds.
     pub fn predict(&self, way: Way, kind: Collective, bytes: usize) -> f64 {
         predict(way, kind, self.shape, bytes, &self.machine)
+    }
+
+    /// How long a message of `bytes` should take from `rank` to `peer`; nanoseconds. On one host it is copied through a ring up to
+    /// `copied_most_bytes`.
+    pub fn predict_message(&self, rank: Rank, peer: Rank, bytes: usize, copied_most_bytes: usize) -> f64 {
+        let apart = |between: &&Arc<Between>| !between.layout.neighbours(rank).contains(&peer);
+        match self.between_hosts.as_ref().filter(apart) {
+            Some(between) => between.predict_message(bytes),
+            None if rank == peer => predict_own_copy(self.shape, bytes, &self.machine),
+            None => predict_message(self.shape, bytes, copied_most_bytes, &self.machine),
+        }
     }
 
     /// An error if the settings leave no algorithm for `kind`.

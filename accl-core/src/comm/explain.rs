@@ -26,9 +26,12 @@ impl Communicator {
     /// to ask the same. Errors are those of the call.
     pub fn explain(&self, kind: Collective, count_elems: usize, dtype: DataType) -> Result<Explanation> {
         self.check_usable()?;
-        let bytes = bytes_of(count_elems, dtype)?;
-        let joined = self.joined()?;
-        let facts = &joined.facts;
+        self.explain_bytes(kind, bytes_of(count_elems, dtype)?)
+    }
+
+    /// The same of a call whose count is of so many bytes.
+    pub(super) fn explain_bytes(&self, kind: Collective, bytes: usize) -> Result<Explanation> {
+        let facts = &self.joined()?.facts;
         facts.check(kind)?;
         if bytes == 0 {
             return Ok(Explanation { way: "nothing", predicted_ns: 0.0 });

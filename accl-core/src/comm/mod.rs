@@ -7,6 +7,7 @@ mod announce;
 mod collectives;
 mod describe;
 mod device;
+mod estimate;
 mod explain;
 pub mod group;
 mod init;

@@ -38,6 +38,7 @@ pub(crate) use dock::Dock;
 pub use dock::{Accelerator, launch, launch_call};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
+pub(crate) use lanes::EAGER_BYTES;
 pub use lanes::Fabric;
 pub use post::Post;
 pub use seat::{Limits, Peer, Seat, TimeLimits};
