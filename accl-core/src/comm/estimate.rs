@@ -27,7 +27,7 @@ fn rank_ns(communicator: &Communicator, part: &Part) -> Result<f64> {
     communicator.check_usable()?;
     let mut ns = 0.0;
     for call in &part.calls {
-        ns += communicator.explain_bytes(call.kind, call.count_bytes())?.predicted_ns;
+        ns += communicator.explain_bytes(call.kind, call.count_bytes(), call.selection)?.predicted_ns;
     }
     let (facts, rank) = (&communicator.joined()?.facts, communicator.rank());
     let message_ns = |peer, bytes| facts.predict_message(rank, peer, bytes, EAGER_BYTES);

@@ -4,6 +4,7 @@
 //! one communicator take turns; different communicators are independent of each other.
 
 mod announce;
+mod choose;
 mod collectives;
 mod describe;
 mod device;
@@ -20,8 +21,10 @@ mod regroup;
 mod share;
 mod split;
 
+pub use crate::algo::{Candidate, Selection};
 pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use announce::Arguments;
+pub use choose::{CallOptions, Candidates, Wish};
 pub use describe::describe_process;
 pub use device::Stream;
 pub use explain::{Explanation, Identity};
