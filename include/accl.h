@@ -84,6 +84,13 @@ const char *acclLastErrorOfThread(void);
 /* After how long a wait explains itself, once, as a warning. */
 #define ACCL_OPTION_WARN_AFTER_MS 2
 
+/* More options for the same list, for the one call that brings them; all ranks must give the same.
+ * 1: the result of a reduction depends on nothing but the inputs in the order of ranks, as with ACCL_DETERMINISTIC=1: the call goes direct, whatever ACCL_ALGO and
+ * algSelection say (with a forced selection that has no direct: ncclInvalidUsage). 0: nothing. Other values: ncclInvalidArgument. */
+#define ACCL_OPTION_DETERMINISTIC 3
+/* Any number, without an effect: calls of one communicator keep their order, and nothing is shared that one stream could have before others. */
+#define ACCL_OPTION_PRIORITY 4
+
 /* Says what a call would do, without doing it: a local question, which no peer needs to ask as well. `operation` is
  * allreduce, reduce, broadcast, allgather, reducescatter, alltoall, gather or scatter; `count` and `datatype` are those of
  * the call. `way` gets a name of at most 31 characters, and its end, cut at `way_bytes`: copied, lent-flat, lent-owned, passed, ring, tree,

@@ -277,7 +277,7 @@ typedef struct ncclCollConfig_v23203 {
   int forceAlgSelection;             /* 1: an unsatisfiable selection is an error; 0: it is a wish */
   int CTAPolicy;
   uint64_t userProfilerTag;
-  cudaEvent_t launchCompletionEvent; /* of a device; not supported in host memory */
+  cudaEvent_t launchCompletionEvent; /* not supported */
 } ncclCollConfig_t;
 
 /* As this header called it before NVIDIA's was at hand. */
@@ -660,7 +660,9 @@ ncclResult_t pncclScatter(const void *sendbuff, void *recvbuff, size_t count, nc
     root, ncclComm_t comm, cudaStream_t stream);
 
 /* The same with a configuration of the call; config NULL is the plain call. A wrong magic or forceAlgSelection is
- * ncclInvalidArgument; a forced selection of algorithms or an event is ncclInvalidUsage for now. */
+ * ncclInvalidArgument. algSelection has the syntax of NCCL_ALGO (docs/settings.md), and restricts further what that leaves; a name that is unknown is
+ * ncclInvalidArgument, a selection that is forced and of which nothing can serve is ncclInvalidUsage. All ranks must select alike. An event is
+ * ncclInvalidUsage; the profiler plugins of versions 4 to 6 have no room for userProfilerTag, which is accepted without effect. */
 ncclResult_t ncclAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
     ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config);
 ncclResult_t pncclAllReduceConfig(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
@@ -747,8 +749,11 @@ ncclResult_t pncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
-/* With NULL the same as ncclGroupEnd(). With `simInfo` the group is dropped and the answer ncclInvalidUsage, for
- * estimates are not supported yet. */
+/* With NULL the same as ncclGroupEnd(). With `simInfo` nothing of the group is carried out or kept, and estimatedTime gets the microseconds
+ * that it should take by the figures of the machine (docs/tuning.md): what one rank does adds up, and so do communicators; ranks of one communicator that
+ * are in the same group count once. An empty group takes 0. In a group inside another one nothing is written. A wrong magic, or a size without
+ * room for the answer: ncclInvalidArgument; a group that makes communicators: ncclInvalidUsage; a call of the group has failed: its error. The
+ * group is dropped in each case. Communicators that do not block are no exception. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
 

@@ -173,6 +173,16 @@ fn a_call_sets_its_communicators_time_limits() {
 }
 
 #[test]
+fn the_time_of_a_group_is_estimated() {
+    support::passes("simulated.c", C, "nccl");
+}
+
+#[test]
+fn a_call_selects_its_algorithm() {
+    support::passes("selected.c", C, "nccl");
+}
+
+#[test]
 fn a_communicator_of_one_rank() {
     support::passes("alone.c", C, "nccl");
     support::passes("alone.c", Cpp, "nccl");
@@ -206,6 +216,8 @@ fn sanitizers_find_nothing() {
             "limits.c",
             "parameters.c",
             "quirks.c",
+            "selected.c",
+            "simulated.c",
             "split.c",
             "unload.c",
         ] {

@@ -1,4 +1,4 @@
-//! Plugins in C, as those of others are: profilers of versions 4 to 6, and those that misbehave.
+//! Plugins in C, as those of others are: profilers and tuners of versions 4 to 6, and those that misbehave.
 
 // Helpers of tests fail by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -11,12 +11,18 @@ use support::Language::C;
 
 /// Compiles `tests/c/plugins/profiler.c`.
 fn profiler(version: u32, fault: u32) -> PathBuf {
+    plugin("profiler", version, fault)
+}
+
+/// Compiles a plugin of `tests/c/plugins`.
+fn plugin(kind: &str, version: u32, fault: u32) -> PathBuf {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("libprofiler-{version}-{fault}-{}.so", std::process::id()));
+        .join(format!("lib{kind}-{version}-{fault}-{}.so", std::process::id()));
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC"]);
     compile.args([format!("-DVERSION={version}"), format!("-DFAULT={fault}")]);
-    support::run(compile.arg(support::root().join("tests/c/plugins/profiler.c")).arg("-o").arg(&file));
+    let source = support::root().join(format!("tests/c/plugins/{kind}.c"));
+    support::run(compile.arg(source).arg("-o").arg(&file));
     file
 }
 
@@ -121,4 +127,89 @@ fn profilers_that_misbehave_are_left_alone() {
     let (output, _) = profiled(&program, &support::libraries().join("libaccl.so"), &[]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("no complete ncclProfiler_v6"));
     std::fs::remove_file(program).unwrap();
+}
+
+/// Runs the program with a tuner; what it printed and what it said on standard error, and what the plugin wrote.
+fn tuned(program: &Path, plugin: &Path, settings: &[(&str, &str)]) -> (String, String, String) {
+    let told = plugin.with_extension("txt");
+    let _ = std::fs::remove_file(&told);
+    let mut command = support::program(program);
+    command.env("NCCL_TUNER_PLUGIN", plugin).env("TUNED", &told).envs(settings.iter().copied());
+    let output = support::run(&mut command);
+    let text = std::fs::read_to_string(&told).unwrap_or_default();
+    let _ = std::fs::remove_file(&told);
+    let words = |bytes| String::from_utf8(bytes).unwrap();
+    (words(output.stdout), words(output.stderr), text)
+}
+
+#[test]
+fn tuners_choose_algorithms() {
+    let program = support::compile("tuned.c", C, "accl");
+    let (usual, ..) = tuned(&program, Path::new("none"), &[]);
+    let own = |operation: &str| usual.lines().find(|line| line.starts_with(operation)).unwrap().to_string();
+    for version in [4, 5, 6] {
+        let plugin = plugin("tuner", version, 0);
+        let settings = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "TUNING")];
+        let (output, stderr, text) = tuned(&program, &plugin, &settings);
+        assert_eq!(stderr, "", "{version}");
+        // An AllGather has no tree, and an AlltoAll is not asked for.
+        for line in [own("allreduce 1 "), "allreduce 4096 tree".into(), own("allgather"), own("alltoall")] {
+            assert!(output.lines().any(|other| other == line), "{version}: {line} in {output}");
+        }
+        for (line, count) in [
+            (format!("init {version} ranks 2 nodes 1"), 2),
+            ("ask 4 4 tree 1 ring 1 nvls 1".to_string(), 3),
+            ("ask 4 16384 tree 1 ring 1 nvls 1".to_string(), 3),
+            ("ask 2 32768 tree 0 ring 1 nvls 1".to_string(), 1),
+            ("end 1".to_string(), 2),
+        ] {
+            assert_eq!(
+                text.lines().filter(|other| **other == line).count(),
+                count,
+                "{version}: {line} in {text}"
+            );
+        }
+        assert!(!text.contains("ask 8"), "{text}");
+        let said = "NCCL INFO AllReduce: 16384 Bytes -> Algo tree by the tuner plugin";
+        assert_eq!(output.matches(said).count(), 3, "{output}");
+        assert_eq!(output.matches(&format!("NCCL INFO tuner {version}")).count(), 2, "{output}");
+        // What settings forbid cannot be chosen.
+        let (output, stderr, _) = tuned(&program, &plugin, &[("ACCL_ALGO", "direct,ring")]);
+        assert!(output.contains(&own("allreduce 4096")) && stderr.is_empty(), "{output}{stderr}");
+        std::fs::remove_file(plugin).unwrap();
+    }
+    std::fs::remove_file(program).unwrap();
+}
+
+/// The library chooses itself then, and somebody hears of it.
+#[test]
+fn tuners_that_misbehave_change_nothing() {
+    let program = support::compile("tuned.c", C, "accl");
+    let (usual, stderr, _) = tuned(&program, Path::new("none"), &[]);
+    assert_eq!(stderr, "");
+    for (fault, said, lines) in [
+        (1, "the tuner plugin has refused a communicator with code 5", 2),
+        (2, "the tuner plugin has returned code 3 for AllReduce of 4 bytes", 2),
+        (3, "the tuner plugin has written the cost -7 for ring for AllReduce", 2),
+        (4, "the tuner plugin has chosen nvls, which cannot serve, for AllReduce", 2),
+        (5, "the tuner plugin has no complete ncclTunerPlugin_v6, _v5 or _v4", 1),
+    ] {
+        let plugin = plugin("tuner", 5, fault);
+        let (output, stderr, _) = tuned(&program, &plugin, &[]);
+        assert_eq!(output, usual, "{fault}");
+        assert_eq!(stderr.matches(said).count(), lines, "{fault}: {stderr}");
+        std::fs::remove_file(plugin).unwrap();
+    }
+    let (output, stderr, _) = tuned(&program, Path::new("nowhere"), &[]);
+    assert!(output == usual && stderr.contains("NCCL_TUNER_PLUGIN=nowhere is not loaded"), "{stderr}");
+    // The library of a network plugin may have a tuner, too.
+    let plugin = plugin("tuner", 6, 0);
+    let mut command = support::program(&program);
+    let told = plugin.with_extension("txt");
+    command.env("NCCL_NET_PLUGIN", &plugin).env("TUNED", &told).env_remove("NCCL_TUNER_PLUGIN");
+    let output = String::from_utf8(support::run(&mut command).stdout).unwrap();
+    assert!(output.contains("allreduce 4096 tree"), "{output}");
+    for file in [plugin, told, program] {
+        std::fs::remove_file(file).unwrap();
+    }
 }

@@ -3,13 +3,13 @@
 use std::ffi::{c_int, c_void};
 
 use accl_core::Result;
-use accl_core::comm::{Arguments, Communicator, Stream};
+use accl_core::comm::{Arguments, CallOptions, Communicator, Selection, Wish};
 use accl_core::telemetry::log;
 use accl_core::types::Collective;
 
 use crate::abi::*;
-use crate::plugins::profiler;
-use crate::{config, handle};
+use crate::plugins::{self, profiler, tuner};
+use crate::{call_config, handle};
 
 /// A call as it came in.
 #[derive(Clone, Copy)]
@@ -40,38 +40,54 @@ impl Call {
         &self,
         kind: Collective,
         parse: impl FnOnce(&Communicator) -> Result<T>,
-        start: impl FnOnce(&Communicator, T, Stream<'_>) -> Result<()>,
+        start: impl FnOnce(&Communicator, T, CallOptions<'_>) -> Result<()>,
     ) -> Result<()> {
         let comm = handle::communicator(self.comm)?;
         handle::recorded(&comm, || {
             comm.check_usable()?;
             let parsed = parse(&comm)?;
-            let limits = if self.config.is_null() {
+            let config = if self.config.is_null() {
                 None
             } else {
                 // SAFETY: promised.
-                unsafe { config::check_collective(self.config) }?
+                Some(unsafe { call_config::read(self.config) }?)
             };
             let stream = handle::collective_stream(&comm, self.stream, self.count)?;
-            if let Some(limits) = limits {
+            if let Some(limits) = config.as_ref().and_then(|config| config.limits) {
                 comm.set_time_limits(limits)?;
             }
-            if log::follows_calls() {
+            let is_plugged = plugins::is_on();
+            let selection = if config.is_some() || is_plugged {
                 // A copy: the call itself need not be in memory.
+                let call = *self;
+                call.choose(kind, &comm, config.map(|config| config.wish))?
+            } else {
+                Selection::default()
+            };
+            let options = CallOptions { stream: stream.get(), selection };
+            if log::follows_calls() {
+                // As above.
                 let call = *self;
                 call.say(&comm);
             }
-            if profiler::is_on() {
-                let told = self.told(kind)?;
-                return profiler::around(&comm, &told, || start(&comm, parsed, stream.get()));
+            if is_plugged {
+                let told = self.told(kind, selection)?;
+                return profiler::around(&comm, &told, || start(&comm, parsed, options));
             }
-            start(&comm, parsed, stream.get())
+            start(&comm, parsed, options)
         })
+    }
+
+    /// The algorithm, where the call or a tuner may ask for one.
+    #[cold]
+    fn choose(&self, kind: Collective, comm: &Communicator, wish: Option<Wish>) -> Result<Selection> {
+        let (data_type, wish) = (handle::data_type(self.datatype)?, wish.unwrap_or_default());
+        tuner::choose(comm, kind, (self.count, data_type), &wish)
     }
 
     /// The same for a profiler.
     #[cold]
-    fn told(&self, kind: Collective) -> Result<profiler::Call> {
+    fn told(&self, kind: Collective, selection: Selection) -> Result<profiler::Call> {
         Ok(profiler::Call {
             name: self.name,
             kind: Some(kind),
@@ -81,6 +97,7 @@ impl Call {
             data_type: handle::data_type(self.datatype)?,
             root: self.root,
             stream: self.stream.cast(),
+            selection,
         })
     }
 
@@ -281,8 +298,8 @@ unsafe fn all_reduce_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::data_type(call.datatype)?, comm.operator(call.op.cast_signed())?));
     // SAFETY: promised.
     unsafe {
-        call.run(Collective::AllReduce, parse, |comm, (data_type, op), stream| {
-            comm.all_reduce(send, recv, count_elems, data_type, op, stream)
+        call.run(Collective::AllReduce, parse, |comm, (data_type, op), options| {
+            comm.all_reduce(send, recv, count_elems, data_type, op, options)
         })
     }
 }
@@ -301,8 +318,8 @@ unsafe fn reduce_call(call: Call) -> Result<()> {
     };
     // SAFETY: promised.
     unsafe {
-        call.run(Collective::Reduce, parse, |comm, (root, data_type, op), stream| {
-            comm.reduce(send, recv, count_elems, data_type, op, root, stream)
+        call.run(Collective::Reduce, parse, |comm, (root, data_type, op), options| {
+            comm.reduce(send, recv, count_elems, data_type, op, root, options)
         })
     }
 }
@@ -316,8 +333,8 @@ unsafe fn broadcast_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
-        call.run(Collective::Broadcast, parse, |comm, (root, data_type), stream| {
-            comm.broadcast(send, recv, count_elems, data_type, root, stream)
+        call.run(Collective::Broadcast, parse, |comm, (root, data_type), options| {
+            comm.broadcast(send, recv, count_elems, data_type, root, options)
         })
     }
 }
@@ -332,7 +349,7 @@ unsafe fn all_gather_call(call: Call) -> Result<()> {
         call.run(
             Collective::AllGather,
             |_| handle::data_type(call.datatype),
-            |comm, data_type, stream| comm.all_gather(send, recv, count_elems, data_type, stream),
+            |comm, data_type, options| comm.all_gather(send, recv, count_elems, data_type, options),
         )
     }
 }
@@ -346,8 +363,8 @@ unsafe fn reduce_scatter_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::data_type(call.datatype)?, comm.operator(call.op.cast_signed())?));
     // SAFETY: promised.
     unsafe {
-        call.run(Collective::ReduceScatter, parse, |comm, (data_type, op), stream| {
-            comm.reduce_scatter(send, recv, count_elems, data_type, op, stream)
+        call.run(Collective::ReduceScatter, parse, |comm, (data_type, op), options| {
+            comm.reduce_scatter(send, recv, count_elems, data_type, op, options)
         })
     }
 }
@@ -362,7 +379,7 @@ unsafe fn all_to_all_call(call: Call) -> Result<()> {
         call.run(
             Collective::AllToAll,
             |_| handle::data_type(call.datatype),
-            |comm, data_type, stream| comm.all_to_all(send, recv, count_elems, data_type, stream),
+            |comm, data_type, options| comm.all_to_all(send, recv, count_elems, data_type, options),
         )
     }
 }
@@ -376,8 +393,8 @@ unsafe fn gather_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
-        call.run(Collective::Gather, parse, |comm, (root, data_type), stream| {
-            comm.gather(send, recv, count_elems, data_type, root, stream)
+        call.run(Collective::Gather, parse, |comm, (root, data_type), options| {
+            comm.gather(send, recv, count_elems, data_type, root, options)
         })
     }
 }
@@ -391,8 +408,8 @@ unsafe fn scatter_call(call: Call) -> Result<()> {
         |comm: &Communicator| Ok((handle::rank(comm, call.root, "root")?, handle::data_type(call.datatype)?));
     // SAFETY: promised.
     unsafe {
-        call.run(Collective::Scatter, parse, |comm, (root, data_type), stream| {
-            comm.scatter(send, recv, count_elems, data_type, root, stream)
+        call.run(Collective::Scatter, parse, |comm, (root, data_type), options| {
+            comm.scatter(send, recv, count_elems, data_type, root, options)
         })
     }
 }

@@ -1,21 +1,19 @@
-//! `ncclConfig_t` and `ncclCollConfig_t`: structs that grew with the releases, written by clients of any age.
+//! `ncclConfig_t`, a struct that grew with the releases, written by clients of any age; `call_config` has that of a call.
 //!
 //! A client's struct is as long as it says, and holds what its release knew: fields that are younger than the
 //! stamp are undefined even where padding let their bytes be copied.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
-use std::time::Duration;
 
 use accl_core::comm::CommConfig;
-use accl_core::engine::TimeLimits;
 use accl_core::types::Face;
 use accl_core::{Error, Result};
 
 use crate::abi::*;
 
 /// `NCCL_CONFIG_UNDEF_INT`: the client did not set the field. (INT_MIN is beyond what bindgen evaluates.)
-const UNDEFINED: i32 = i32::MIN;
+pub(crate) const UNDEFINED: i32 = i32::MIN;
 
 /// The release of NCCL whose `ncclConfig_t` is laid out as the `pcclConfig_t` of `include/pccl.h`.
 const PCCL_CONFIG_LEVEL: u32 = 22703;
@@ -58,7 +56,7 @@ pub unsafe fn for_child(face: Face, config: *const ncclConfig_t) -> Result<Optio
 
 /// # Safety
 /// `text` is NULL or a string that ends with NUL.
-unsafe fn string(text: *const c_char) -> Option<String> {
+pub(crate) unsafe fn string(text: *const c_char) -> Option<String> {
     if text.is_null() {
         return None;
     }
@@ -115,7 +113,7 @@ pub(crate) unsafe fn head<T>(config: *const T) -> Head {
 ///
 /// # Safety
 /// `config` points to as many bytes as its head says, `T` is plain data that starts with a head.
-unsafe fn overlay<T>(config: *const T, whole: T) -> T {
+pub(crate) unsafe fn overlay<T>(config: *const T, whole: T) -> T {
     // SAFETY: promised.
     let bytes = unsafe { head(config) }.size.min(size_of::<T>());
     let mut whole = MaybeUninit::new(whole);
@@ -232,97 +230,6 @@ fn validate(fields: &ncclConfig_t) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// Whose options of a call are ours ("AC"), and which there are: accl.h.
-const VENDOR: i32 = 0x4143;
-const TIMEOUT_MS: i32 = 1;
-const WARN_AFTER_MS: i32 = 2;
-/// A longer list is taken for one that ends in itself.
-const MOST_OPTIONS: usize = 1024;
-
-/// The time limits that a vendor list sets; entries of others are ignored (§3.3).
-///
-/// # Safety
-/// Each entry is a whole one.
-unsafe fn time_limits(mut entry: *const ncclConfigExt) -> Result<Option<TimeLimits>> {
-    let mut found = None;
-    for _ in 0..MOST_OPTIONS {
-        // SAFETY: promised; NULL ends the list.
-        let Some(option) = (unsafe { entry.as_ref() }) else { return Ok(found) };
-        entry = option.next;
-        if option.key.vendorId != VENDOR {
-            continue;
-        }
-        let limits = found.get_or_insert_with(TimeLimits::default);
-        let limit = match option.key.optionId {
-            TIMEOUT_MS => &mut limits.timeout,
-            WARN_AFTER_MS => &mut limits.warn_after,
-            other => {
-                return Err(Error::argument(format!(
-                    "ACCL-P has no option {other} of a call; accl.h lists those that there are"
-                )));
-            }
-        };
-        // SAFETY: both options have whole numbers; any bits are one.
-        let value = unsafe { option.val.i };
-        let Ok(ms) = u64::try_from(value) else {
-            return Err(Error::argument(format!(
-                "option {} of ACCL-P has {value} ms; 0 (no limit) or more is needed",
-                option.key.optionId
-            )));
-        };
-        *limit = Some((ms > 0).then(|| Duration::from_millis(ms)));
-    }
-    Err(Error::argument(format!(
-        "the list ext of the ncclCollConfig_t has more than {MOST_OPTIONS} entries: end it with NULL"
-    )))
-}
-
-/// Checks the configuration of one collective, NULL is none; the time limits that it sets.
-///
-/// # Safety
-/// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL and its list with NULL.
-pub(crate) unsafe fn check_collective(config: *const ncclCollConfig_t) -> Result<Option<TimeLimits>> {
-    // 2.31, the first release with this struct, ended it before the event.
-    const SMALLEST_BYTES: usize = std::mem::offset_of!(ncclCollConfig_t, launchCompletionEvent);
-    if config.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: not NULL, and the struct always had a head.
-    let head = unsafe { head(config) };
-    if head.magic != NCCL_API_MAGIC || head.size < SMALLEST_BYTES {
-        return Err(Error::argument(format!(
-            "the ncclCollConfig_t was not initialized: magic {:#x} and size {}, needed {NCCL_API_MAGIC:#x} and at \
-             least {SMALLEST_BYTES}; start from NCCL_COLL_CONFIG_INITIALIZER",
-            head.magic, head.size
-        )));
-    }
-    // SAFETY: all bits zero are a valid value of this plain data.
-    let nothing = unsafe { MaybeUninit::<ncclCollConfig_t>::zeroed().assume_init() };
-    // SAFETY: the same promise; the struct is plain data.
-    let fields = unsafe { overlay(config, nothing) };
-    if !(0..=1).contains(&fields.forceAlgSelection) {
-        return Err(Error::argument(format!(
-            "forceAlgSelection of the ncclCollConfig_t is {}; 0 and 1 are allowed",
-            fields.forceAlgSelection
-        )));
-    }
-    // SAFETY: the same promise: a string or NULL.
-    let selection = unsafe { string(fields.algSelection) }.unwrap_or_default();
-    if fields.forceAlgSelection == 1 && !selection.is_empty() {
-        return Err(Error::usage(format!(
-            "algSelection \"{selection}\" is forced, and algorithms cannot be selected per call yet; set \
-             forceAlgSelection to 0 to make it a wish"
-        )));
-    }
-    if head.version >= 23200 && !fields.launchCompletionEvent.is_null() {
-        return Err(Error::usage(
-            "launchCompletionEvent is set, and there are no device events in host memory; leave it NULL",
-        ));
-    }
-    // SAFETY: promised.
-    unsafe { time_limits(fields.ext) }
 }
 
 #[cfg(test)]

@@ -18,28 +18,38 @@ face! {
         group::end()
     }
 
-    /// Closes the group without running it, unless `simInfo` is NULL.
+    /// Closes the group without running it, and says how long it would take, unless `simInfo` is NULL.
     fn simulate_end[ncclGroupSimulateEnd, pncclGroupSimulateEnd](simInfo: *mut ncclSimInfo_t) {
         if simInfo.is_null() {
             return group::end();
         }
         // SAFETY: the header asks for a valid pointer or NULL.
-        let magic = unsafe { config::head(simInfo) }.magic;
-        drop_group(if magic == NCCL_SIM_INFO_MAGIC {
-            Error::usage("the time of a group cannot be estimated yet, and the group was dropped; end it with ncclGroupEnd")
-        } else {
-            Error::argument(format!(
-                "the ncclSimInfo_t was not initialized: magic {magic:#x}, needed {NCCL_SIM_INFO_MAGIC:#x}; start from \
-                 NCCL_SIM_INFO_INITIALIZER. The group was dropped"
-            ))
-        })
+        check(unsafe { config::head(simInfo) }).map_err(drop_group)?;
+        if let Some(ns) = group::simulate()? {
+            // SAFETY: as long as its size says, which has just been checked.
+            let estimate = unsafe { &raw mut (*simInfo).estimatedTime };
+            // SAFETY: the same. Alignment is not asked for.
+            unsafe { estimate.write_unaligned((ns / 1000.0) as f32) };
+        }
+        Ok(())
     }
 }
 
-/// Ends the group so that nothing of it runs.
-fn drop_group(error: Error) -> Result<()> {
+/// Refuses a struct that was not initialized, or has no room for the answer.
+fn check(head: config::Head) -> Result<()> {
+    const NEEDED_BYTES: usize = std::mem::offset_of!(ncclSimInfo_t, estimatedTime) + size_of::<f32>();
+    let config::Head { size, magic, .. } = head;
+    if magic == NCCL_SIM_INFO_MAGIC && size >= NEEDED_BYTES {
+        return Ok(());
+    }
+    Err(Error::argument(format!(
+        "the ncclSimInfo_t was not initialized: magic {magic:#x} and size {size}, needed {NCCL_SIM_INFO_MAGIC:#x} and at least \
+         {NEEDED_BYTES}; start from NCCL_SIM_INFO_INITIALIZER. The group was dropped"
+    )))
+}
+
+/// Ends the group so that nothing of it runs, and returns what it failed with: the given error, unless there was no group.
+fn drop_group(error: Error) -> Error {
     group::fail(&error);
-    // Only a group that was never started can have another error than ours.
-    group::end()?;
-    Err(error)
+    group::end().err().unwrap_or(error)
 }

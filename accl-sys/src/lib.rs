@@ -14,6 +14,7 @@ pub mod abi;
 #[macro_use]
 pub mod guard;
 
+pub mod call_config;
 pub mod collectives;
 pub mod config;
 pub mod device_api;

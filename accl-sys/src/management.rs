@@ -10,7 +10,7 @@ use accl_core::{Error, ErrorKind, Result};
 
 use crate::abi::*;
 use crate::handle::Out;
-use crate::plugins::profiler;
+use crate::plugins;
 use crate::slab::{Slot, State};
 use crate::{config, error, handle};
 
@@ -104,7 +104,7 @@ face! {
         if result.as_ref().is_err_and(|error| error.kind() != ErrorKind::InProgress) {
             drop(entered.abort());
         }
-        profiler::forget(&entered);
+        plugins::forget(&entered);
         drop(entered.close(State::Destroyed));
         result
     }
@@ -117,7 +117,7 @@ face! {
         let entered = handle::communicator(comm)?;
         entered.check_process()?;
         let result = entered.abort();
-        profiler::forget(&entered);
+        plugins::forget(&entered);
         drop(entered.close(State::Aborted));
         result
     }

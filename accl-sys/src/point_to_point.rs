@@ -3,13 +3,13 @@
 use std::ffi::{c_int, c_void};
 
 use accl_core::Result;
-use accl_core::comm::{Arguments, Communicator, Stream};
+use accl_core::comm::{Arguments, Communicator, Selection, Stream};
 use accl_core::telemetry::log;
 use accl_core::types::DataType;
 
 use crate::abi::*;
 use crate::handle;
-use crate::plugins::profiler;
+use crate::plugins::{self, profiler};
 
 face! {
     /// Sends `count` elements to `peer`.
@@ -60,7 +60,7 @@ impl Call {
             if log::follows_calls() {
                 self.say(&comm);
             }
-            if profiler::is_on() {
+            if plugins::is_on() {
                 let told = self.told(data_type);
                 return profiler::around(&comm, &told, || start(&comm, peer, data_type, stream.get()));
             }
@@ -80,6 +80,7 @@ impl Call {
             data_type,
             root: self.peer,
             stream: self.stream.cast(),
+            selection: Selection::default(),
         }
     }
 

@@ -4,13 +4,14 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use accl_core::comm::describe_process;
+use accl_core::comm::{Selection, Wish, describe_process};
 use accl_core::config::operation_of;
 use accl_core::tune::{Target, tune};
 use accl_core::{Error, Result};
 
 use crate::abi::*;
 use crate::handle::{self, Out};
+use crate::plugins::{self, tuner};
 
 face! {
     /// What a call would do, without doing it.
@@ -23,7 +24,10 @@ face! {
         // SAFETY: not NULL, so a string, as the header asks; and a valid pointer.
         let (operation, out) = unsafe { (CStr::from_ptr(operation), Out::new(predicted_ns, "predicted_ns")?) };
         let kind = operation_of(&operation.to_string_lossy())?;
-        let explained = comm.explain(kind, count, handle::data_type(datatype)?)?;
+        let data_type = handle::data_type(datatype)?;
+        let selection =
+            if plugins::is_on() { tuner::choose(&comm, kind, (count, data_type), &Wish::default())? } else { Selection::default() };
+        let explained = comm.explain_with(kind, count, data_type, selection)?;
         // SAFETY: the header asks for room of that size.
         unsafe { put(explained.way, way, way_bytes, "way")? };
         out.set(explained.predicted_ns);

@@ -1,4 +1,6 @@
 /* What needs no communicator: version, texts, the last error, groups, host streams, memory. */
+#include <stddef.h>
+
 #include "check.h"
 
 static void version(void) {
@@ -53,8 +55,16 @@ static void groups(void) {
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
   RETURNS(ncclInvalidUsage, ncclGroupSimulateEnd(&info));
   WORKS(ncclGroupStart());
-  RETURNS(ncclInvalidUsage, ncclGroupSimulateEnd(&info));
-  CHECK(info.estimatedTime < 0);
+  WORKS(ncclGroupSimulateEnd(&info));
+  CHECK(info.estimatedTime == 0);
+  for (size_t bytes = 0; bytes < sizeof info; bytes++) {
+    ncclSimInfo_t shorter = NCCL_SIM_INFO_INITIALIZER;
+    shorter.size = bytes;
+    WORKS(ncclGroupStart());
+    ncclResult_t expected = bytes < offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float) ? ncclInvalidArgument : ncclSuccess;
+    RETURNS(expected, ncclGroupSimulateEnd(&shorter));
+    CHECK(shorter.estimatedTime == (expected == ncclSuccess ? 0 : -1));
+  }
   info.magic = 0;
   WORKS(ncclGroupStart());
   RETURNS(ncclInvalidArgument, ncclGroupSimulateEnd(&info));

@@ -1,7 +1,8 @@
 //! Which way calls between hosts go by their size: lists that are made once, from predictions and settings, and looked up
 //! at each call.
 
-use super::cost_hosts::{GATHERED_MOST_BYTES, Spread, predict_hosts};
+use super::cost_hosts::{GATHERED_MOST_BYTES, Spread, predict_hosts, predict_message};
+use super::select::left;
 use super::{Algorithm, Choice, Layout, hierarchical, sizes};
 use crate::config::Settings;
 use crate::topo::Wire;
@@ -32,9 +33,19 @@ impl Between {
         ways.get(next.checked_sub(1)?).map(|(_, choice)| *choice)
     }
 
+    /// True if hosts count for operations of `kind`: their ranks do some of the work among themselves.
+    pub(super) fn goes_by_hosts(&self, kind: Collective) -> bool {
+        matches!(self.ways[kind.index()].first(), Some((_, Choice::Hierarchical(_))))
+    }
+
     /// How long a call of `bytes` should take that goes by `choice`; nanoseconds.
     pub(super) fn predict(&self, choice: Choice, kind: Collective, bytes: usize) -> f64 {
         predict_hosts(choice, kind, self.spread, bytes)
+    }
+
+    /// How long a message of `bytes` to another host should take; nanoseconds.
+    pub(super) fn predict_message(&self, bytes: usize) -> f64 {
+        predict_message(self.spread, bytes)
     }
 }
 
@@ -53,12 +64,8 @@ fn ways(kind: Collective, settings: &Settings) -> Vec<Choice> {
     if !ways.is_empty() {
         return ways;
     }
-    // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
-    if !Ring.serves(kind) {
-        return vec![Choice::Planned(Direct)];
-    }
-    let allowed = |one: &Algorithm| one.serves(kind) && settings.algorithms.allow(kind, one.name());
-    all.filter(allowed).map(Choice::Planned).collect()
+    let left = left(kind, settings, false);
+    all.filter(|one| left.contains(*one)).map(Choice::Planned).collect()
 }
 
 /// At each of [`sizes`] that of `among` which is predicted to be the fastest; in between, the way of the next smaller one.

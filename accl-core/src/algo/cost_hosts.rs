@@ -86,6 +86,13 @@ pub(super) fn predict_hosts(choice: Choice, kind: Collective, spread: Spread, by
     }
 }
 
+/// Nanoseconds from the send of a message of `bytes` until it is received on another host.
+pub(super) fn predict_message(spread: Spread, bytes: usize) -> f64 {
+    let (kind, segment_bytes, bytes) = (Collective::Broadcast, spread.segment_bytes as f64, bytes as f64);
+    let model = Model { kind, members: 2.0, sharing: 1.0, spread, segment_bytes, bytes };
+    model.hop() + model.wire(bytes)
+}
+
 struct Model {
     kind: Collective,
     /// Those between which messages go,

@@ -49,7 +49,7 @@ impl Layout {
         &self.hosts
     }
 
-    fn neighbours(&self, rank: Rank) -> &[Rank] {
+    pub(super) fn neighbours(&self, rank: Rank) -> &[Rank] {
         &self.hosts[self.host_of[rank]]
     }
 

@@ -9,6 +9,7 @@ mod choices;
 mod chunk;
 mod cost;
 mod cost_hosts;
+mod cost_messages;
 mod direct;
 mod hierarchical;
 mod host_ring;
@@ -17,6 +18,7 @@ mod reading;
 mod recursive_doubling;
 mod ring;
 mod select;
+mod selection;
 mod staging;
 mod tree;
 
@@ -30,6 +32,7 @@ pub use plan::{Buffer, Operand, Plan, Span, Step};
 pub use reading::{Folding, reads};
 pub(crate) use select::contributed_blocks;
 pub use select::{Algorithm, Choice, Facts, select};
+pub use selection::{AlgorithmSet, Candidate, Selection};
 
 use crate::types::{Collective, Rank};
 

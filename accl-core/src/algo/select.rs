@@ -5,11 +5,13 @@ use super::choices::{Choices, Forced, WAYS, WAYS_WITHOUT_READING};
 #[cfg(test)]
 use super::cost::Pull;
 use super::cost::{BOARD_MOST_BYTES, Shape, Way, predict};
+use super::cost_messages::{predict_message, predict_own_copy};
+use super::selection::{AlgorithmSet, Selection};
 use super::{Folding, Layout};
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::topo::{Machine, Wire};
-use crate::types::Collective;
+use crate::types::{Collective, Rank};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -79,6 +81,14 @@ pub enum Choice {
 }
 
 impl Choice {
+    /// The algorithm that it is a form of.
+    pub fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Planned(algorithm) | Self::Hierarchical(algorithm) => algorithm,
+            _ => Algorithm::Direct,
+        }
+    }
+
     /// The name for people of a choice between hosts.
     pub fn name(self, kind: Collective) -> &'static str {
         match self {
@@ -99,6 +109,8 @@ impl Choice {
 #[derive(Clone, Debug)]
 pub struct Facts {
     routes: Routes,
+    /// What calls may restrict further.
+    left: [AlgorithmSet; Collective::ALL.len()],
     /// The ways of direct calls.
     ways: Arc<Ways>,
     /// True until it is known that some rank cannot read another's memory.
@@ -110,7 +122,7 @@ pub struct Facts {
     shape: Shape,
     machine: Machine,
     /// If the ranks are on several hosts.
-    between_hosts: Option<Arc<Between>>,
+    pub(super) between_hosts: Option<Arc<Between>>,
 }
 
 /// The algorithm for each kind, as the settings leave it; none if they leave none.
@@ -126,6 +138,7 @@ impl Facts {
         machine: &Machine,
     ) -> Self {
         Self {
+            left: Collective::ALL.map(|kind| left(kind, settings, settings.deterministic && kind.reduces())),
             between_hosts: Some(Arc::new(Between::new(settings, layout, wire))),
             reads: false,
             exchanges: false,
@@ -135,7 +148,8 @@ impl Facts {
 
     /// The facts that settings give for ranks of one host of this shape, on a machine of these figures.
     pub fn of(settings: &Settings, shape: Shape, machine: &Machine) -> Self {
-        let routes = routes(settings);
+        let left = Collective::ALL.map(|kind| left(kind, settings, settings.deterministic));
+        let routes = left.map(|left| left.iter().next());
         let forced = Collective::ALL.map(|kind| forced(kind, shape.ranks, settings));
         let ways = if forced.iter().all(|of_kind| *of_kind == Forced::default()) {
             best_ways(shape, machine)
@@ -145,6 +159,7 @@ impl Facts {
         let streaming_least_bytes = settings.stream_bytes;
         Self {
             routes,
+            left,
             ways,
             reads: true,
             exchanges: shape.ranks > 1,
@@ -172,6 +187,11 @@ impl Facts {
         self.between_hosts.as_ref().map(|between| &between.layout)
     }
 
+    /// The algorithms that settings leave for `kind`.
+    pub fn left(&self, kind: Collective) -> AlgorithmSet {
+        self.left[kind.index()]
+    }
+
     /// Who takes part.
     pub fn shape(&self) -> Shape {
         self.shape
@@ -191,6 +211,17 @@ impl Facts {
     /// How long a call of `bytes` should take that goes `way`; nanoseconds.
     pub fn predict(&self, way: Way, kind: Collective, bytes: usize) -> f64 {
         predict(way, kind, self.shape, bytes, &self.machine)
+    }
+
+    /// How long a message of `bytes` should take from `rank` to `peer`; nanoseconds. On one host it is copied through a ring up to
+    /// `copied_most_bytes`.
+    pub fn predict_message(&self, rank: Rank, peer: Rank, bytes: usize, copied_most_bytes: usize) -> f64 {
+        let apart = |between: &&Arc<Between>| !between.layout.neighbours(rank).contains(&peer);
+        match self.between_hosts.as_ref().filter(apart) {
+            Some(between) => between.predict_message(bytes),
+            None if rank == peer => predict_own_copy(self.shape, bytes, &self.machine),
+            None => predict_message(self.shape, bytes, copied_most_bytes, &self.machine),
+        }
     }
 
     /// An error if the settings leave no algorithm for `kind`.
@@ -285,12 +316,15 @@ pub(crate) fn contributed_blocks(kind: Collective, ranks: usize) -> usize {
     }
 }
 
-/// The choice for a call of `bytes`, those of its count. All ranks must come to the same one, so it depends on nothing that differs between
-/// them, except settings; those are compared with the call itself.
+/// The choice for a call of `bytes`, those of its count, unless it was made before. All ranks must come to the same one, so it depends on
+/// nothing that differs between them, except settings and what calls ask for; those are compared with the call itself.
 #[inline]
-pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
+pub fn select(kind: Collective, bytes: usize, selection: Selection, facts: &Facts) -> Result<Choice> {
     if facts.shape.ranks == 1 {
         return Ok(Choice::Planned(Algorithm::Direct));
+    }
+    if let Some(choice) = selection.0 {
+        return Ok(choice);
     }
     if let Some(between) = &facts.between_hosts {
         return between.choice(kind, bytes).ok_or_else(|| none_left(kind));
@@ -307,23 +341,19 @@ pub fn select(kind: Collective, bytes: usize, facts: &Facts) -> Result<Choice> {
     })
 }
 
-/// For each kind, the first algorithm that the settings allow.
-fn routes(settings: &Settings) -> Routes {
-    Collective::ALL.map(|kind| {
-        // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
-        if kind == Collective::Split || settings.deterministic || !Algorithm::Ring.serves(kind) {
-            return Some(Algorithm::Direct);
-        }
-        let allowed = |one: &Algorithm| one.serves(kind) && settings.algorithms.allow(kind, one.name());
-        Algorithm::ALL.into_iter().find(allowed)
-    })
+/// The algorithms that settings allow for operations of `kind`, whose plans may be chosen by name.
+pub(super) fn left(kind: Collective, settings: &Settings, deterministic: bool) -> AlgorithmSet {
+    // AlltoAll, Gather and Scatter are point-to-point at heart; no rule of NCCL names an algorithm for them.
+    if kind == Collective::Split || deterministic || !Algorithm::Ring.serves(kind) {
+        return AlgorithmSet::of(Algorithm::Direct);
+    }
+    AlgorithmSet::serving(kind, |one| settings.algorithms.allow(kind, one.name()))
 }
 
 #[cold]
 fn none_left(kind: Collective) -> Error {
-    let have: Vec<_> = Algorithm::ALL.iter().filter(|one| one.serves(kind)).map(|one| one.name()).collect();
     Error::usage(format!(
         "the setting ALGO leaves no algorithm for {kind}; there are {}: name one of them or unset it",
-        have.join(", ")
+        AlgorithmSet::serving(kind, |_| true).names()
     ))
 }

@@ -1,7 +1,7 @@
 //! The calls: arguments are checked here, then a call goes into the open group, or is a group of its own.
 
 use super::group::{self, Work};
-use super::{Communicator, Operator, Stream};
+use super::{CallOptions, Communicator, Operator, Stream};
 use crate::engine::{Call, Transfer};
 use crate::error::{Error, Result};
 use crate::memory::UserPointer;
@@ -10,24 +10,21 @@ use crate::types::{Collective, DataType, Rank, ReduceOp};
 impl Communicator {
     /// Everyone gets the reduction of all inputs: `count_elems` elements at `send` and at `recv`, which may be the
     /// same.
-    pub fn all_reduce(
+    pub fn all_reduce<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
         operator: Operator,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        self.collective(
-            Call { kind: Collective::AllReduce, dtype, operator, root: 0, count_elems, send, recv },
-            stream,
-        )
+        self.call(Collective::AllReduce, (send, recv), (count_elems, dtype), (operator, 0), options)
     }
 
     /// The root gets the reduction of all inputs; `recv` counts at the root only.
     #[expect(clippy::too_many_arguments, reason = "the call has that many")]
-    pub fn reduce(
+    pub fn reduce<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
@@ -35,89 +32,85 @@ impl Communicator {
         dtype: DataType,
         operator: Operator,
         root: Rank,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        self.collective(
-            Call { kind: Collective::Reduce, dtype, operator, root, count_elems, send, recv },
-            stream,
-        )
+        self.call(Collective::Reduce, (send, recv), (count_elems, dtype), (operator, root), options)
     }
 
     /// Rank r gets the r-th `count_elems` of the reduction of all inputs, which hold that many for each rank.
-    pub fn reduce_scatter(
+    pub fn reduce_scatter<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
         operator: Operator,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        let kind = Collective::ReduceScatter;
-        self.collective(Call { kind, dtype, operator, root: 0, count_elems, send, recv }, stream)
+        self.call(Collective::ReduceScatter, (send, recv), (count_elems, dtype), (operator, 0), options)
     }
 
     /// Everyone gets the root's `count_elems`; `send` counts at the root only.
-    pub fn broadcast(
+    pub fn broadcast<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
         root: Rank,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        self.movement(Collective::Broadcast, (send, recv), (count_elems, dtype), root, stream)
+        self.movement(Collective::Broadcast, (send, recv), (count_elems, dtype), root, options)
     }
 
     /// Everyone gets everyone's `count_elems`, in rank order.
-    pub fn all_gather(
+    pub fn all_gather<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        self.movement(Collective::AllGather, (send, recv), (count_elems, dtype), 0, stream)
+        self.movement(Collective::AllGather, (send, recv), (count_elems, dtype), 0, options)
     }
 
     /// Rank r gets the r-th `count_elems` of everyone's input, in rank order.
-    pub fn all_to_all(
+    pub fn all_to_all<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        self.movement(Collective::AllToAll, (send, recv), (count_elems, dtype), 0, stream)
+        self.movement(Collective::AllToAll, (send, recv), (count_elems, dtype), 0, options)
     }
 
     /// The root gets everyone's `count_elems`, in rank order; `recv` counts at the root only.
-    pub fn gather(
+    pub fn gather<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
         root: Rank,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        self.movement(Collective::Gather, (send, recv), (count_elems, dtype), root, stream)
+        self.movement(Collective::Gather, (send, recv), (count_elems, dtype), root, options)
     }
 
     /// Rank r gets the r-th `count_elems` of the root's input; `send` counts at the root only.
-    pub fn scatter(
+    pub fn scatter<'a>(
         &self,
         send: UserPointer,
         recv: UserPointer,
         count_elems: usize,
         dtype: DataType,
         root: Rank,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
-        self.movement(Collective::Scatter, (send, recv), (count_elems, dtype), root, stream)
+        self.movement(Collective::Scatter, (send, recv), (count_elems, dtype), root, options)
     }
 
     /// Sends `count_elems` to `peer`, which must receive as many bytes. Messages between two ranks keep their
@@ -147,20 +140,30 @@ impl Communicator {
 
     /// Operations that move data and do not look at it work on bytes, so that the ranks' types need not be the
     /// same if their lengths are.
-    fn movement(
+    fn movement<'a>(
         &self,
         kind: Collective,
         (send, recv): (UserPointer, UserPointer),
         (count_elems, dtype): (usize, DataType),
         root: Rank,
-        stream: Stream<'_>,
+        options: impl Into<CallOptions<'a>>,
     ) -> Result<()> {
         let count_bytes = bytes_of(count_elems, dtype)?;
         let operator = Operator::plain(ReduceOp::Sum);
-        self.collective(
-            Call { kind, dtype: DataType::Uint8, operator, root, count_elems: count_bytes, send, recv },
-            stream,
-        )
+        self.call(kind, (send, recv), (count_bytes, DataType::Uint8), (operator, root), options)
+    }
+
+    #[inline]
+    fn call<'a>(
+        &self,
+        kind: Collective,
+        (send, recv): (UserPointer, UserPointer),
+        (count_elems, dtype): (usize, DataType),
+        (operator, root): (Operator, Rank),
+        options: impl Into<CallOptions<'a>>,
+    ) -> Result<()> {
+        let CallOptions { stream, selection } = options.into();
+        self.collective(Call { kind, dtype, operator, root, count_elems, send, recv, selection }, stream)
     }
 
     #[inline]

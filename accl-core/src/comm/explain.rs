@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use super::collectives::bytes_of;
-use crate::algo::{Algorithm, BOARD_MOST_BYTES, Choice, Way, select};
+use crate::algo::{Algorithm, BOARD_MOST_BYTES, Choice, Selection, Way, select};
 use crate::bootstrap::PeerRecord;
 use crate::error::Result;
 use crate::transport::shm::BOARD_BYTES;
@@ -25,19 +25,40 @@ impl Communicator {
     /// What a call of this kind would do, without doing it: `count_elems` as in the call. A local question; no peer needs
     /// to ask the same. Errors are those of the call.
     pub fn explain(&self, kind: Collective, count_elems: usize, dtype: DataType) -> Result<Explanation> {
+        self.explain_with(kind, count_elems, dtype, Selection::default())
+    }
+
+    /// The same of a call that brings this selection.
+    pub fn explain_with(
+        &self,
+        kind: Collective,
+        count_elems: usize,
+        dtype: DataType,
+        selection: Selection,
+    ) -> Result<Explanation> {
         self.check_usable()?;
-        let bytes = bytes_of(count_elems, dtype)?;
-        let joined = self.joined()?;
-        let facts = &joined.facts;
+        self.explain_bytes(kind, bytes_of(count_elems, dtype)?, selection)
+    }
+
+    /// The same of a call whose count is of so many bytes.
+    pub(super) fn explain_bytes(
+        &self,
+        kind: Collective,
+        bytes: usize,
+        selection: Selection,
+    ) -> Result<Explanation> {
+        let facts = &self.joined()?.facts;
         facts.check(kind)?;
         if bytes == 0 {
             return Ok(Explanation { way: "nothing", predicted_ns: 0.0 });
         }
-        let choice = select(kind, bytes, facts)?;
+        let choice = select(kind, bytes, selection, facts)?;
         if let Some(predicted_ns) = facts.predict_between(choice, kind, bytes) {
             return Ok(Explanation { way: choice.name(kind), predicted_ns });
         }
         let way = match choice {
+            // The plan of direct, with messages.
+            Choice::Planned(Algorithm::Direct) if self.ranks() > 1 => Way::Passed,
             Choice::Planned(Algorithm::Ring) => Way::Ring,
             Choice::Planned(Algorithm::Tree) => Way::Tree,
             Choice::Planned(Algorithm::RecursiveDoubling) => Way::RecursiveDoubling,
@@ -55,17 +76,22 @@ pub struct Identity {
     pub number: u64,
     /// On how many hosts its ranks are.
     pub hosts: usize,
+    /// How many ranks are on the host that has the fewest, and on the one that has the most.
+    pub local_ranks: (usize, usize),
 }
 
 impl Communicator {
     /// What tools are told of it. An error (Internal) before it has joined.
     pub fn identity(&self) -> Result<Identity> {
         let peers = &self.joined()?.peers;
+        let local = |peer: &PeerRecord| peers.iter().filter(|other| other.shares_host(peer)).count();
         let is_first =
             |(rank, peer): &(usize, &PeerRecord)| !peers[..*rank].iter().any(|other| other.shares_host(peer));
+        let locals = || peers.iter().enumerate().filter(is_first).map(|(_, peer)| local(peer));
         Ok(Identity {
             number: self.public_number(),
-            hosts: peers.iter().enumerate().filter(is_first).count(),
+            hosts: locals().count(),
+            local_ranks: (locals().min().unwrap_or(1), locals().max().unwrap_or(1)),
         })
     }
 }

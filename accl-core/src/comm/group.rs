@@ -3,7 +3,7 @@
 //! Depth and contents belong to the thread. Any failure inside drops the whole group: its end returns the last
 //! one, and nothing is carried out. A call outside of groups is a group of one, and takes no detour.
 
-use super::{Communicator, Stream};
+use super::{Communicator, Stream, estimate};
 use crate::driver;
 use crate::engine::{
     Call, HostStream, Job as EngineJob, OneSidedCall, Part, Seat, SelfCopy, Transfer, launch, launch_call,
@@ -68,6 +68,14 @@ struct Group {
     jobs: Vec<Deferred>,
 }
 
+impl Group {
+    fn drop_jobs(self, error: &Error) {
+        for deferred in self.jobs {
+            let _ = (deferred.job)(Some(error.clone()));
+        }
+    }
+}
+
 thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
     /// How many groups are open, one inside the other; apart, so that calls outside of groups look at nothing else.
@@ -81,6 +89,31 @@ pub fn start() {
 
 /// Ends the innermost group; the outermost one is carried out.
 pub fn end() -> Result<()> {
+    let Some(group) = close()? else { return Ok(()) };
+    run_all(in_line(group.jobs))?;
+    let mut calls = group.calls;
+    let outcome = carry_out(&mut calls);
+    give_back(calls);
+    outcome
+}
+
+/// Ends the innermost group; the outermost one is not carried out, and nothing is left of it. How long it should have taken, in
+/// nanoseconds (`estimate`); none for a group inside another one, whose calls belong to that.
+pub fn simulate() -> Result<Option<f64>> {
+    let Some(group) = close()? else { return Ok(None) };
+    if !group.jobs.is_empty() {
+        let error = Error::usage(
+            "the group makes, splits or ends communicators, and only the time of data calls can be estimated; end it with \
+             ncclGroupEnd. The group was dropped",
+        );
+        group.drop_jobs(&error);
+        return Err(error);
+    }
+    estimate::group_ns(&sort_out(group.calls)?).map(Some)
+}
+
+/// Ends the innermost group. The outermost one is returned, or the error for which it is dropped.
+fn close() -> Result<Option<Group>> {
     let Some(depth) = DEPTH.get().checked_sub(1) else {
         return Err(Error::usage(
             "ncclGroupEnd without ncclGroupStart; every end needs its start on the same thread",
@@ -88,24 +121,16 @@ pub fn end() -> Result<()> {
     };
     DEPTH.set(depth);
     if depth > 0 {
-        return Ok(());
+        return Ok(None);
     }
     // A thread that ends has no variables left, and no calls in its groups.
-    let group = GROUP.try_with(RefCell::take).unwrap_or_default();
-    match group.error {
+    let mut group = GROUP.try_with(RefCell::take).unwrap_or_default();
+    match group.error.take() {
         Some(error) => {
-            for deferred in group.jobs {
-                let _ = (deferred.job)(Some(error.clone()));
-            }
+            group.drop_jobs(&error);
             Err(error)
         }
-        None => {
-            run_all(in_line(group.jobs))?;
-            let mut calls = group.calls;
-            let outcome = carry_out(&mut calls);
-            give_back(calls);
-            outcome
-        }
+        None => Ok(Some(group)),
     }
 }
 
@@ -309,9 +334,9 @@ impl Gate {
 }
 
 /// What a group asks of one rank.
-struct Share {
-    communicator: Communicator,
-    part: Part,
+pub(super) struct Share {
+    pub(super) communicator: Communicator,
+    pub(super) part: Part,
 }
 
 fn carry_out(calls: &mut Vec<Pending>) -> Result<()> {

@@ -4,9 +4,11 @@
 //! one communicator take turns; different communicators are independent of each other.
 
 mod announce;
+mod choose;
 mod collectives;
 mod describe;
 mod device;
+mod estimate;
 mod explain;
 pub mod group;
 mod init;
@@ -20,9 +22,11 @@ mod share;
 mod split;
 mod windows;
 
+pub use crate::algo::{Candidate, Selection};
 pub use crate::bootstrap::set_key as set_encryption_key;
 pub use crate::engine::{Operator, Scale as ScalarSource};
 pub use announce::Arguments;
+pub use choose::{CallOptions, Candidates, Wish};
 pub use describe::describe_process;
 pub use device::Stream;
 pub use explain::{Explanation, Identity};

@@ -2,6 +2,7 @@
 
 use super::announce::{Maker, Part};
 use super::{CommConfig, Communicator, group};
+use crate::algo::Selection;
 use crate::bootstrap::PeerRecord;
 use crate::engine::{Call, Job, Operator, run};
 use crate::error::{Error, ErrorKind, Result};
@@ -162,6 +163,7 @@ impl Communicator {
             count_elems: words.len(),
             send: memory.0.fill(words)?,
             recv: memory.1.ensure(all_bytes)?,
+            selection: Selection::default(),
         };
         run(&[(&self.joined()?.seat, Job { calls: &[call], ..Job::default() })])?;
         Ok(memory.1.read(all_bytes))

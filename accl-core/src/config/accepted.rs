@@ -94,7 +94,6 @@ pub const ACCEPTED: &[&str] = &[
     "NET_GDR_READ",
     "NET_MERGE_LEVEL",
     "NET_MERGE_POLICY",
-    "NET_PLUGIN",
     "NET_SHARED_BUFFERS",
     "NET_SHARED_COMMS",
     "NET_TYPE",
@@ -150,7 +149,6 @@ pub const ACCEPTED: &[&str] = &[
     "TOPO_DUMP_FILE",
     "TOPO_FILE",
     "TOPO_FIX",
-    "TUNER_PLUGIN",
     "USE_NICS",
     "WIN_ENABLE",
 ];

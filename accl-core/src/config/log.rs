@@ -48,6 +48,8 @@ pub mod subsystem {
     pub const SHM: u32 = 0x8;
     /// Connections between hosts.
     pub const NET: u32 = 0x10;
+    /// Which algorithms are chosen.
+    pub const TUNING: u32 = 0x40;
     /// Settings that are not the default.
     pub const ENV: u32 = 0x80;
     /// Every call; of level TRACE.
@@ -68,7 +70,7 @@ const SUBSYSTEMS: [(&str, u32); 18] = [
     ("SHM", subsystem::SHM),
     ("NET", subsystem::NET),
     ("GRAPH", 0x20),
-    ("TUNING", 0x40),
+    ("TUNING", subsystem::TUNING),
     ("ENV", subsystem::ENV),
     ("ALLOC", 0x100),
     ("CALL", subsystem::CALL),

@@ -226,6 +226,12 @@ pub const SETTINGS: &[Setting] = &[
         "microseconds from host to host, for the choice between ways; unset: half of the round trip when ranks join",
     ),
     setting(
+        "NET_PLUGIN",
+        Kind::Text,
+        "",
+        "libraries of network plugins, of which a tuner is used and nothing else: files, or parts of libnccl-net-NAME.so; unset: libnccl-net.so",
+    ),
+    setting(
         "NSOCKS_PERTHREAD",
         Kind::Text,
         "",
@@ -346,6 +352,12 @@ pub const SETTINGS: &[Setting] = &[
         Kind::Text,
         "",
         "figures of the machine that choices are made by: a file; off; measure (once); unset: this boot's, if measured",
+    ),
+    setting(
+        "TUNER_PLUGIN",
+        Kind::Text,
+        "",
+        "a library that chooses algorithms: a file, a part of libnccl-tuner-NAME.so, STATIC_PLUGIN, none; unset: libnccl-tuner.so or NET_PLUGIN, if there is one",
     ),
     setting(
         "UID_STAGGER_RATE",

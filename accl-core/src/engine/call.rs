@@ -1,5 +1,6 @@
 //! What is to be done: one rank's arguments of an operation, checked and in the library's types.
 
+use crate::algo::Selection;
 use crate::device::{Device, UserPointer};
 use crate::memory::read_scalar;
 use crate::telemetry::calls::{self, NONE};
@@ -48,6 +49,8 @@ pub struct Call {
     pub send: UserPointer,
     /// Where the result goes.
     pub recv: UserPointer,
+    /// By what it goes, if that was chosen beforehand.
+    pub selection: Selection,
 }
 
 impl Call {
@@ -192,6 +195,7 @@ mod tests {
             count_elems: 10,
             send: at(send),
             recv: at(recv),
+            selection: Selection::default(),
         }
     }
 

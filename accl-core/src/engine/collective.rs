@@ -86,7 +86,7 @@ impl CollectiveOp {
         let ranks = endpoint.ranks;
         let choice = match windows {
             true => Choice::Reading,
-            false => select(call.kind, call.count_bytes(), &endpoint.facts)?,
+            false => select(call.kind, call.count_bytes(), call.selection, &endpoint.facts)?,
         };
         let scale = call.scale(endpoint.device);
         if call.overlaps_badly(ranks, endpoint.rank) {
@@ -248,7 +248,8 @@ impl CollectiveOp {
             fabric.everyone_reads = Some(everyone);
             if !everyone {
                 endpoint.facts.stop_reading();
-                self.choice = match select(self.call.kind, self.call.count_bytes(), &endpoint.facts)? {
+                let Call { kind, selection, .. } = self.call;
+                self.choice = match select(kind, self.call.count_bytes(), selection, &endpoint.facts)? {
                     // The board has addresses where the data would be.
                     Choice::Exchange => Choice::Passing,
                     other => other,

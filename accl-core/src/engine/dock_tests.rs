@@ -4,7 +4,7 @@
 use super::dock::{Accelerator, Dock, launch};
 use super::stream::Part;
 use super::{Call, Endpoint, Fabric, Limits, Operator, Peer, Seat};
-use crate::algo::Facts;
+use crate::algo::{Facts, Selection};
 use crate::config::Settings;
 use crate::device::{self, Device, UserPointer};
 use crate::driver::fake::{Fake, Live};
@@ -86,6 +86,7 @@ fn launch_all(seats: &[Arc<Seat>], buffers: &[Buffers]) -> Result<()> {
                 count_elems: 200,
                 send: buffers.send,
                 recv: buffers.recv,
+                selection: Selection::default(),
             };
             let part = Part {
                 seat: seat.clone(),

@@ -38,6 +38,7 @@ impl<'a> Exchange<'a> {
         let (rank, ranks) = (endpoint.rank, endpoint.ranks);
         let simple = endpoint.facts.exchanges(call.kind, call.count_bytes())
             && call.operator.scale.is_none()
+            && call.selection.is_open()
             && !call.overlaps_badly(ranks, rank);
         if !simple {
             return None;

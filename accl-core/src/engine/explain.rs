@@ -10,6 +10,9 @@ use crate::transport::shm::{RankState, Waiting, Word};
 use crate::types::{Rank, named_ranks};
 use std::fmt::Write;
 
+/// Why ranks choose different algorithms for the same call.
+const DIFFERENCE: &str = "settings differ, or what calls (algSelection) or a tuner plugin ask for";
+
 /// The error of ranks that make different calls: both calls, and who made which, as far as they have come.
 pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u64) -> Error {
     let mut sides: Vec<(u64, u64, String, Vec<Rank>)> = Vec::new();
@@ -24,7 +27,7 @@ pub(super) fn mismatch(board: &mut Board, rank: Rank, ranks: usize, sequence: u6
                 let same_words = sides.iter().any(|side| side.2 == describe(call));
                 let mut words = describe(call);
                 if same_words {
-                    let _ = write!(words, " by algorithm {:#x}: settings differ", choice_of(call));
+                    let _ = write!(words, " by algorithm {:#x}: {DIFFERENCE}", choice_of(call));
                 }
                 sides.push((call.what, call.count, words, vec![peer]));
             }
@@ -52,7 +55,7 @@ pub(super) fn disagreement(
     } else if describe(ours) == describe(theirs) {
         let _ = write!(
             words,
-            ", by algorithms {:#x} and {:#x}: settings differ",
+            ", by algorithms {:#x} and {:#x}: {DIFFERENCE}",
             choice_of(ours),
             choice_of(theirs)
         );

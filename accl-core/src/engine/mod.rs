@@ -39,6 +39,7 @@ pub(crate) use dock::Dock;
 pub use dock::{Accelerator, launch, launch_call};
 pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
+pub(crate) use lanes::EAGER_BYTES;
 pub use lanes::Fabric;
 pub use one_sided::{Action, MOST_WINDOWS, OneSidedCall, Put, run_one_sided};
 pub use post::Post;

@@ -235,6 +235,15 @@ pub enum Action {
 }
 
 impl OneSidedCall {
+    /// Whom it sends something, and how many bytes; none for a wait.
+    pub fn puts(&self) -> Option<(Rank, usize)> {
+        match &self.action {
+            Action::Copy(_, _, bytes, peer) | Action::Send(_, bytes, peer, _) => Some((*peer, *bytes)),
+            Action::Signal(peer) => Some((*peer, 0)),
+            Action::Wait(_) => None,
+        }
+    }
+
     /// Begins it. Its memory must stay as it is until the request is over, which rings the seat's bell.
     pub(super) fn begin(&self) -> Result<Arc<Request>> {
         let request = Arc::new(Request::that_wakes(self.seat.clone()));

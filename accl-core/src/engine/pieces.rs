@@ -90,6 +90,7 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algo::Selection;
     use crate::device::UserPointer;
     use crate::engine::Operator;
     use crate::types::{DataType, ReduceOp};
@@ -97,7 +98,8 @@ mod tests {
     fn call(kind: Collective, count_elems: usize) -> Call {
         let (send, recv) = (UserPointer::null(), UserPointer::null());
         let operator = Operator::plain(ReduceOp::Sum);
-        Call { kind, dtype: DataType::Float32, operator, root: 0, count_elems, send, recv }
+        let selection = Selection::default();
+        Call { kind, dtype: DataType::Float32, operator, root: 0, count_elems, send, recv, selection }
     }
 
     const KINDS: [Collective; 8] = [

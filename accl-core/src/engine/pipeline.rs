@@ -182,7 +182,7 @@ fn hull(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
 mod tests {
     use super::*;
     use crate::ErrorKind;
-    use crate::algo::Facts;
+    use crate::algo::{Facts, Selection};
     use crate::config::{Settings, Source};
     use crate::engine::{Fabric, Operator};
     use crate::memory::Scratch;
@@ -227,6 +227,7 @@ mod tests {
                 count_elems,
                 send: start.byte_add(4 * from),
                 recv: start.byte_add(4 * to),
+                selection: Selection::default(),
             };
             let calls = places.iter().map(call).collect();
             Rank { endpoint, memory, calls, pipeline: Pipeline::default() }

@@ -64,8 +64,11 @@ impl Dock {
         job.has_transfers() || job.calls.iter().any(|call| self.windows_for(call).is_none())
     }
 
+    /// Devices read each other; a call that asks for another algorithm goes by the host.
     fn windows_for(&self, call: &Call) -> Option<&Windows> {
-        self.windows.get().filter(|windows| windows.reduces || !call.kind.reduces())
+        let reads =
+            |windows: &&Windows| call.selection.is_open() && (windows.reduces || !call.kind.reduces());
+        self.windows.get().filter(reads)
     }
 
     fn host_staging(&self) -> Result<&Staging> {

@@ -3,16 +3,46 @@
 
 mod logger;
 pub mod profiler;
+pub mod tuner;
 
 use std::ffi::OsStr;
 
+use accl_core::comm::Communicator;
 use accl_core::config::Source;
+use accl_core::sync::prim::{AtomicBool, Ordering};
 use accl_core::telemetry;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+/// False once it is known that there is no plugin.
+static MAYBE: AtomicBool = AtomicBool::new(true);
+
+/// True if there may be a plugin for calls, which may be looked for then.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    // Relaxed: it only spares the look at what has locks of its own.
+    MAYBE.load(Ordering::Relaxed) && look()
+}
+
+#[cold]
+fn look() -> bool {
+    let found = [profiler::profiler().is_some(), tuner::tuner().is_some()].contains(&true);
+    if !found {
+        MAYBE.store(false, Ordering::Relaxed);
+    }
+    found
+}
+
+/// Tells plugins that a communicator has ended.
+pub(crate) fn forget(comm: &Communicator) {
+    if is_on() {
+        profiler::forget(comm);
+        tuner::forget(comm);
+    }
+}
+
 /// Opens the plugin of a kind, "profiler" or another, that the setting of this name chooses.
 fn open(kind: &str, setting: &str) -> Option<Library> {
-    let value = Source::of_process().map(|source| source.lookup(setting).0).unwrap_or_default();
+    let value = value_of(setting);
     if value == "none" {
         return None;
     }
@@ -34,6 +64,22 @@ fn open(kind: &str, setting: &str) -> Option<Library> {
         ));
     }
     None
+}
+
+/// The libraries of network plugins, where plugins of other kinds may be, too. Networks themselves are not loaded, and nothing is said of
+/// those that are not there.
+fn network_libraries() -> Vec<Library> {
+    let names = value_of("NET_PLUGIN");
+    let names = names.split(',').map(str::trim).filter(|name| *name != "none");
+    let files = names.flat_map(|name| files("net", name));
+    // SAFETY: as in `open`.
+    files
+        .filter_map(|file| unsafe { Library::open(Some(OsStr::new(&file)), RTLD_NOW | RTLD_LOCAL) }.ok())
+        .collect()
+}
+
+fn value_of(setting: &str) -> String {
+    Source::of_process().map(|source| source.lookup(setting).0).unwrap_or_default()
 }
 
 /// Where a plugin may be, as the setting names it.

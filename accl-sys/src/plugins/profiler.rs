@@ -9,8 +9,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
-use accl_core::comm::Communicator;
-use accl_core::sync::prim::{AtomicBool, Ordering};
+use accl_core::comm::{Communicator, Selection};
 use accl_core::telemetry;
 use accl_core::types::{Collective, DataType};
 use libloading::os::unix::Library;
@@ -129,10 +128,12 @@ pub(crate) struct Call {
     /// The root, or the peer.
     pub(crate) root: c_int,
     pub(crate) stream: *mut c_void,
+    /// By what a collective goes, if that was chosen.
+    pub(crate) selection: Selection,
 }
 
 /// A plugin that is loaded, and what it knows of each communicator.
-struct Profiler {
+pub(super) struct Profiler {
     functions: Functions,
     contexts: Mutex<BTreeMap<usize, Context>>,
     _library: Library,
@@ -163,25 +164,12 @@ struct Context {
 // SAFETY: what a plugin gave is only handed back to it, whose functions any thread may call.
 unsafe impl Send for Context {}
 
-/// False once it is known that there is no plugin.
-static MAYBE: AtomicBool = AtomicBool::new(true);
 static PROFILER: OnceLock<Option<Profiler>> = OnceLock::new();
 
-/// True if somebody may have to be told of calls.
-#[inline]
-pub(crate) fn is_on() -> bool {
-    // Relaxed: it only spares the look at what the lock below guards.
-    MAYBE.load(Ordering::Relaxed) && profiler().is_some()
-}
-
 /// The plugin, which is looked for once in a process.
-#[cold]
-fn profiler() -> Option<&'static Profiler> {
-    let found = PROFILER.get_or_init(|| super::open("profiler", "PROFILER_PLUGIN").and_then(Profiler::of));
-    if found.is_none() {
-        MAYBE.store(false, Ordering::Relaxed);
-    }
-    found.as_ref()
+pub(super) fn profiler() -> Option<&'static Profiler> {
+    let open = || super::open("profiler", "PROFILER_PLUGIN").and_then(Profiler::of);
+    PROFILER.get_or_init(open).as_ref()
 }
 
 /// Carries a call out between what the plugin is told of it.
@@ -198,10 +186,7 @@ pub(crate) fn around<T>(comm: &Communicator, call: &Call, body: impl FnOnce() ->
 }
 
 /// Tells the plugin that a communicator has ended.
-pub(crate) fn forget(comm: &Communicator) {
-    if !is_on() {
-        return;
-    }
+pub(super) fn forget(comm: &Communicator) {
     let Some(profiler) = profiler() else { return };
     let context = profiler.contexts.lock().remove(&comm.key());
     if let Some(context) = context.filter(|context| context.wanted != 0) {
@@ -328,7 +313,8 @@ impl Call {
             };
             return event;
         };
-        let way = comm.explain(kind, self.count, self.data_type).map_or("", |explained| explained.way);
+        let explained = comm.explain_with(kind, self.count, self.data_type, self.selection);
+        let way = explained.map_or("", |explained| explained.way);
         event.kind = COLLECTIVE;
         event.body.collective = CollectiveBody {
             sequence: context.sequence - 1,
