@@ -17,7 +17,7 @@ fn profiler(version: u32, fault: u32) -> PathBuf {
 /// Compiles a plugin of `tests/c/plugins`.
 fn plugin(kind: &str, version: u32, fault: u32) -> PathBuf {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("lib{kind}-{version}-{fault}-{}.so", std::process::id()));
+        .join(format!("lib{kind}-{version}-{fault}-{}.so", support::unique()));
     let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC"]);
     compile.args([format!("-DVERSION={version}"), format!("-DFAULT={fault}")]);

@@ -17,6 +17,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The sources' root: that of the workspace, also for tests of its packages.
 pub fn root() -> PathBuf {
@@ -124,6 +125,12 @@ pub fn is_sane(source: &str, library: &str) {
     std::fs::remove_file(path).expect("the program, to remove it");
 }
 
+/// A part of file names that no other test and no other process uses.
+pub fn unique() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 fn compile_with(source: &str, language: Language, library: &str, flags: &[&str]) -> PathBuf {
     let (compiler, dialect) = match language {
         Language::C => (["-x", "c"], "-std=c11"),
@@ -136,12 +143,7 @@ fn compile_with(source: &str, language: Language, library: &str, flags: &[&str])
     let directory = libraries();
     let outputs = directory.join("c-tests");
     std::fs::create_dir_all(&outputs).expect("a directory for programs");
-    let output = outputs.join(format!(
-        "{}-{library}-{language:?}-{}-{}",
-        source.replace('.', "-"),
-        flags.len(),
-        std::process::id()
-    ));
+    let output = outputs.join(format!("{}-{library}-{language:?}-{}", source.replace('.', "-"), unique()));
     let mut command = Command::new(program);
     command.args([dialect, "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-pthread"]).args(compiler);
     command.args(flags).arg(root().join("tests/c").join(source)).args(["-x", "none"]);
