@@ -7,6 +7,7 @@
 mod cuda;
 #[cfg(test)]
 pub(crate) mod fake;
+pub mod network_plugin;
 mod table;
 pub mod verbs;
 

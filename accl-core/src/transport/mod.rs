@@ -11,6 +11,7 @@ pub mod board;
 #[cfg(test)]
 mod conformance;
 pub mod mem;
+pub mod plugin;
 pub mod rdma;
 pub mod shm;
 pub mod tcp;
