@@ -4,12 +4,14 @@
 //! Test buffers outlive the links that use them.
 #![allow(unsafe_code)]
 
+use super::plugin::{Chosen, PluginLink, PluginReceiver, PluginSender};
 use super::rdma::{RdmaLink, RdmaReceiver, RdmaSender};
 use super::shm::{Lane, Reach, RingReceiver, RingSender};
 use super::tcp::{Link, TcpReceiver, TcpSender};
 use super::{MessageHead, Outgoing, Receiver, Sender, mem, shm};
 use crate::config;
 use crate::device::{Host, UserPointer};
+use crate::driver::network_plugin::fake::Fake as FakePlugin;
 use crate::driver::verbs::fake::Fake;
 use crate::driver::verbs::{self, Verbs};
 use crate::encryption::Key;
@@ -51,6 +53,14 @@ fn rdma(verbs: &dyn Verbs, pairs: u8, is_settled: bool) -> Pair {
     (Box::new(RdmaSender::new(sending)), Box::new(RdmaReceiver::new(receiving)))
 }
 
+/// By a plugin that is given, or by TCP where one end fails to use it.
+fn plugin(fake: &FakePlugin, fails: bool) -> Pair {
+    let chosen = |session| Chosen { session, name: "fake".to_string(), device: 0, is_required: false };
+    let other = if fails { Err("it is not wanted".to_string()) } else { Ok(fake.session()) };
+    let [sending, receiving] = PluginLink::pair([chosen(Ok(fake.session())), chosen(other)]);
+    (Box::new(PluginSender::new(sending)), Box::new(PluginReceiver::new(receiving)))
+}
+
 /// Verbs of this machine, if it has a device: in the guest of `ci/rdma` it must.
 fn real_verbs() -> Option<&'static dyn Verbs> {
     let found = verbs::of_process().unwrap().ok().filter(|verbs| !verbs.devices().unwrap().is_empty());
@@ -72,6 +82,10 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
         ("rdma, fake", rdma(&Fake::new(1, 1), 1, true)),
         ("rdma, fake, 2 ports, 3 pairs each", rdma(&Fake::new(2, 2), 3, true)),
         ("rdma, fake, from the beginning", rdma(&Fake::new(2, 3), 1, false)),
+        ("plugin, fake", plugin(&FakePlugin::new(1, 1, false), false)),
+        ("plugin, fake, 4 receives in a request", plugin(&FakePlugin::new(2, 4, false), false)),
+        ("plugin, fake, 8 receives in a request, with flushes", plugin(&FakePlugin::new(3, 8, true), false)),
+        ("plugin, not at the receiver: tcp", plugin(&FakePlugin::new(4, 1, false), true)),
         ("rdma, no port", rdma(&Fake::new(0, 4), 1, false)),
     ];
     if let Some(verbs) = real_verbs() {
@@ -188,9 +202,16 @@ fn a_factor_travels_with_the_head() {
     for (_, (mut sender, mut receiver)) in every_transport() {
         let data = bytes(8, 1);
         for scale in [None, Some(Scalar([1, 2, 3, 4, 5, 6, 7, 8]))] {
-            assert!(sender.offer(&Host, &mut outgoing(&data, 77, scale)).unwrap());
+            let mut message = outgoing(&data, 77, scale);
+            assert!(sender.offer(&Host, &mut message).unwrap());
+            while receiver.head().unwrap().is_none() {
+                sender.offer(&Host, &mut message).unwrap();
+            }
             assert_eq!(next_head(&mut *receiver), MessageHead { bytes: 8, tag: 77, scale, call: None });
             skip(&mut *receiver, 8);
+            while !message.is_done(&*sender) {
+                sender.offer(&Host, &mut message).unwrap();
+            }
         }
     }
 }
@@ -213,7 +234,8 @@ fn credits_run_out_and_come_back() {
         assert!(!sender.offer(&Host, &mut stuck).unwrap(), "{name}: nothing was consumed");
         // A ring has room again as soon as a message is consumed, a socket when its kernel sees fit,
         // RDMA by the quarter.
-        let enough = if name.starts_with("tcp") || name.starts_with("rdma") { count } else { 1 };
+        let late = ["tcp", "rdma", "plugin"].iter().any(|kind| name.starts_with(kind));
+        let enough = if late { count } else { 1 };
         for expected in 0..=count {
             assert_eq!(next_head(&mut *receiver).tag, expected, "{name}");
             skip(&mut *receiver, 2000);

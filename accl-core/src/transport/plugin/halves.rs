@@ -41,28 +41,28 @@ impl PluginSender {
             let core = &mut *core;
             let head = Head::Message(message.head).encode();
             let head_bytes = if self.is_amid { 0 } else { HEAD_BYTES };
-            let piece = match (core.carrier, &mut core.sending) {
-                (Carrier::Plugin, Some(sending)) if sending.has_room() => {
-                    let slot = sending.next_slot();
-                    if head_bytes > 0 {
-                        Host.copy(slot, core.aside.fill(&head)?, HEAD_BYTES);
-                    }
-                    let piece = (bytes - done).min(SLOT_BYTES - head_bytes);
-                    device.copy(slot.byte_add(head_bytes), message.source.byte_add(done), piece);
-                    sending.stage(head_bytes + piece);
-                    // At once, so that the plugin works while the next one is copied.
-                    core.move_segments();
-                    piece
+            let piece = if core.carrier == Carrier::Plugin
+                && let Some(sending) = core.sending.as_mut().filter(|sending| sending.has_room())
+            {
+                let slot = sending.next_slot();
+                if head_bytes > 0 {
+                    Host.copy(slot, core.aside.fill(&head)?, HEAD_BYTES);
                 }
-                (Carrier::Open, _) if core.may_be_early(bytes) => {
-                    let whole = core.aside.ensure(HEAD_BYTES + bytes)?;
-                    core.aside.as_mut(HEAD_BYTES).copy_from_slice(&head);
-                    device.copy(whole.byte_add(HEAD_BYTES), message.source, bytes);
-                    let whole = core.aside.read(HEAD_BYTES + bytes);
-                    core.send_early(whole);
-                    bytes
-                }
-                _ => break,
+                let piece = (bytes - done).min(SLOT_BYTES - head_bytes);
+                device.copy(slot.byte_add(head_bytes), message.source.byte_add(done), piece);
+                sending.stage(head_bytes + piece);
+                // At once, so that the plugin works while the next one is copied.
+                core.move_segments();
+                piece
+            } else if core.may_be_early(bytes) {
+                let whole = core.aside.ensure(HEAD_BYTES + bytes)?;
+                core.aside.as_mut(HEAD_BYTES).copy_from_slice(&head);
+                device.copy(whole.byte_add(HEAD_BYTES), message.source, bytes);
+                let whole = core.aside.read(HEAD_BYTES + bytes);
+                core.send_early(whole);
+                bytes
+            } else {
+                break;
             };
             moved = true;
             self.is_amid = done + piece < bytes;
@@ -78,8 +78,8 @@ impl Sender for PluginSender {
         if let Some(plain) = &mut self.plain {
             return plain.offer(device, message);
         }
-        let mut moved = self.link.core().progress();
-        moved |= self.stage(device, message)?;
+        self.link.core().progress();
+        let mut moved = self.stage(device, message)?;
         let mut core = self.link.core();
         if self.is_staged && core.has_gone() {
             (self.is_staged, message.progress) = (false, Progress::Done);

@@ -1,7 +1,7 @@
 //! What both halves of a link have in common: how its ends come to terms, and what is under way.
 
 use super::record::{Channel, Record};
-use super::poller::{Polled, Urgency};
+use super::poller::{self, Polled, Urgency};
 use super::rings::{Receiving, Sending};
 use super::{EARLY_BYTES, EARLY_MESSAGES};
 use crate::config::subsystem::{INIT, NET};
@@ -127,6 +127,29 @@ impl PluginLink {
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
     }
+
+    /// The two ends of one, over this host's own addresses, between rank 0 and rank 1 of a communicator, not settled yet.
+    #[cfg(test)]
+    pub(crate) fn pair(chosen: [Chosen; 2]) -> [Arc<Self>; 2] {
+        let ends = Link::pair_with(1, &crate::config::Network::default(), None);
+        let [one, other] = ends;
+        [Self::new(one, &chosen[0]), Self::new(other, &chosen[1])]
+    }
+
+    /// Has both ends come to terms; who carries messages then.
+    #[cfg(test)]
+    pub(super) fn settle(ends: &[Arc<Self>; 2]) -> Carrier {
+        let end = clock::now() + Duration::from_secs(60);
+        while !ends.iter().all(|end| end.core().peer_switched) && clock::now() < end {
+            for end in ends {
+                end.core().progress();
+            }
+            std::thread::yield_now();
+        }
+        let [one, other] = ends.each_ref().map(|end| end.core().carrier);
+        assert!(one == other && one != Carrier::Open, "{one:?} {other:?}");
+        one
+    }
 }
 
 impl Route for PluginLink {
@@ -155,9 +178,8 @@ impl Route for PluginLink {
 }
 
 impl Core {
-    /// Does everything that can be done now, for a rank that is awake; true if anything has happened.
-    pub(super) fn progress(&mut self) -> bool {
-        let before = self.events;
+    /// Does everything that can be done now, for a rank that is awake.
+    pub(super) fn progress(&mut self) {
         if self.armed.take().is_some() {
             self.idle_looks = LOOK_EVERY;
         }
@@ -168,7 +190,6 @@ impl Core {
             self.idle_looks = 0;
             self.look_at_connection();
         }
-        self.events > before
     }
 
     /// The same for one that is not, by the thread that polls.
@@ -254,6 +275,7 @@ impl Core {
         if !self.has_greeted {
             self.has_greeted = true;
             self.events += 1;
+            poller::wake();
             let greeted = self.listen();
             self.step(greeted);
         }

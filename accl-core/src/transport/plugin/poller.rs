@@ -95,7 +95,14 @@ impl Polled {
 
     /// Has all links looked at.
     pub(super) fn wake(&self) {
-        let _ = rustix::io::write(&self.poller.waker, &1u64.to_ne_bytes());
+        self.poller.wake();
+    }
+}
+
+/// Has all links of this process looked at: one of them has a connection now.
+pub(super) fn wake() {
+    if let Some(poller) = POLLER.lock().as_ref().filter(|poller| poller.pid == process::id()) {
+        poller.wake();
     }
 }
 
@@ -123,6 +130,10 @@ impl Poller {
         let data = epoll::EventData::new_u64(WAKER);
         epoll::add(&epoll, &waker, data, epoll::EventFlags::IN | epoll::EventFlags::ET).map_err(cannot)?;
         Ok(Self { epoll, waker, pid: process::id(), links: Mutex::new(links) })
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
     }
 
     fn serve(&self) {
