@@ -26,6 +26,7 @@ const SMALLEST_CONFIG_BYTES: usize = 24;
 /// # Safety
 /// `config` is NULL or points to as many bytes as its `size` says, and its strings end with NUL.
 pub unsafe fn for_init(face: Face, config: *const ncclConfig_t) -> Result<CommConfig> {
+    crate::plugins::offer_networks();
     // SAFETY: the same promise.
     let given = unsafe { for_child(face, config) }?;
     Ok(given.unwrap_or_else(|| CommConfig { face, ..CommConfig::default() }))

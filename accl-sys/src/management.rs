@@ -408,6 +408,7 @@ unsafe fn join_all(face: Face, comms: *mut ncclComm_t, ndev: c_int, devlist: *co
     }
     let slab = handle::communicators()?;
     let slots: Vec<Slot<'_, _>> = (0..ranks).map(|_| slab.reserve()).collect::<Result<_>>()?;
+    crate::plugins::offer_networks();
     let joined =
         Communicator::init_all(ranks, listed.as_deref(), &CommConfig { face, ..CommConfig::default() })?;
     for (rank, (slot, comm)) in slots.into_iter().zip(joined).enumerate() {

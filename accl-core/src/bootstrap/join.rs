@@ -220,6 +220,8 @@ pub struct Request<'a> {
     pub on_device: bool,
     /// It has ports for RDMA.
     pub has_verbs: bool,
+    /// A number for the network plugin that it can use; 0 for none.
+    pub plugin: u64,
     /// What the settings say of networks.
     pub network: &'a Network,
 }
@@ -287,6 +289,7 @@ fn accept<'a>(
         uplink: own.uplink(request.network),
         on_device: request.on_device,
         has_verbs: request.has_verbs,
+        plugin: request.plugin,
         ..presence.record()?
     };
     let join = |stands| Message::Join {
@@ -412,6 +415,7 @@ mod tests {
             patience: Some(Duration::from_secs(10)),
             on_device: false,
             has_verbs: false,
+            plugin: 0,
             network,
         }
     }

@@ -83,6 +83,7 @@ impl Presence {
             uplink,
             on_device: false,
             has_verbs: false,
+            plugin: 0,
         })
     }
 

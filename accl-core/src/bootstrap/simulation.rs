@@ -102,6 +102,7 @@ fn record(rank: usize, ranks_per_process: usize) -> PeerRecord {
         uplink,
         on_device: false,
         has_verbs: false,
+        plugin: 0,
     }
 }
 

@@ -61,6 +61,8 @@ pub struct PeerRecord {
     pub on_device: bool,
     /// It has ports for RDMA.
     pub has_verbs: bool,
+    /// A number for the network plugin that it can use; 0 for none.
+    pub plugin: u64,
 }
 
 impl PeerRecord {
@@ -90,7 +92,7 @@ impl PeerRecord {
     /// How a list says what follows `before`: see the head of this file.
     fn likeness(&self, before: Option<&Self>) -> u8 {
         let process = |record: &Self| (record.place.pid, record.place.process, record.port);
-        let common = |record: &Self| (record.uplink, record.on_device, record.has_verbs);
+        let common = |record: &Self| (record.uplink, record.on_device, record.has_verbs, record.plugin);
         match before {
             Some(before) if self.follows(before) && common(self) == common(before) => {
                 if process(self) == process(before) { SAME_PROCESS } else { SAME_HOST }
@@ -376,8 +378,10 @@ impl Writer {
             };
         }
         self.u8(host.len() as u8).bytes(host.as_bytes());
-        let facts = u8::from(record.on_device) | u8::from(record.has_verbs) << 1;
-        self.u32(record.uplink.round_trip_us).u32(record.uplink.bandwidth_mbps).u8(facts)
+        let (has_verbs, has_plugin) = (u8::from(record.has_verbs), u8::from(record.plugin != 0));
+        let facts = u8::from(record.on_device) | has_verbs << 1 | has_plugin << 2;
+        self.u32(record.uplink.round_trip_us).u32(record.uplink.bandwidth_mbps).u8(facts);
+        if record.plugin == 0 { self } else { self.u64(record.plugin) }
     }
 
     fn roster(&mut self, records: &[PeerRecord]) -> &mut Self {
@@ -507,11 +511,15 @@ impl Reader<'_> {
         }
         let host = self.text_of(length)?;
         let uplink = Uplink { round_trip_us: self.u32()?, bandwidth_mbps: self.u32()? };
-        let (on_device, has_verbs) = match self.u8()? {
-            facts @ 0..=3 => (facts & 1 != 0, facts & 2 != 0),
+        let (on_device, has_verbs, has_plugin) = match self.u8()? {
+            facts @ 0..=7 => (facts & 1 != 0, facts & 2 != 0, facts & 4 != 0),
             other => return Err(malformed(format!("memory of kind {other}"))),
         };
-        Ok(PeerRecord { place, host_id, port, addresses, host, uplink, on_device, has_verbs })
+        let plugin = if has_plugin { self.u64()? } else { 0 };
+        if has_plugin && plugin == 0 {
+            return Err(malformed("a network plugin that is none"));
+        }
+        Ok(PeerRecord { place, host_id, port, addresses, host, uplink, on_device, has_verbs, plugin })
     }
 
     fn address(&mut self) -> Result<IpAddr> {

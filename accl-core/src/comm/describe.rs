@@ -24,6 +24,8 @@ pub(super) enum Way {
     Network(&'static str),
     /// RDMA, as far as paths are up.
     Rdma(&'static str),
+    /// A network plugin, if both ends come to terms.
+    Plugin(&'static str),
 }
 
 impl Way {
@@ -47,6 +49,7 @@ impl Way {
             Reach::None => Self::Rings("the kernel does not permit process_vm_readv there"),
         };
         match way {
+            Self::Network(why) if own.plugin != 0 && own.plugin == peer.plugin => Self::Plugin(why),
             Self::Network(why) if own.has_verbs && peer.has_verbs => Self::Rdma(why),
             way => way,
         }
@@ -60,6 +63,7 @@ impl Way {
             Self::Rings(why) => ("shared-memory-rings", why),
             Self::Network(why) => ("tcp", why),
             Self::Rdma(why) => ("rdma", why),
+            Self::Plugin(why) => ("plugin", why),
         }
     }
 }
@@ -107,7 +111,7 @@ fn peer_text(
 ) -> String {
     let (transport, reason) = way.names();
     let mut text = format!("{{\"rank\":{rank},\"transport\":\"{transport}\",\"reason\":{}", quoted(reason));
-    if matches!(way, Way::Network(_) | Way::Rdma(_)) {
+    if matches!(way, Way::Network(_) | Way::Rdma(_) | Way::Plugin(_)) {
         let known = reached(peer);
         let first =
             || targets(&peer.addresses, peer.port, interfaces, settings.family).first().map(|to| to.ip());

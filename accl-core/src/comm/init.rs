@@ -19,7 +19,7 @@ use crate::telemetry::{self, Head, Recorder, records};
 use crate::topo::{Machine, Place, Wire, fnv1a, probe_word};
 use crate::transport::rdma::local_ports;
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
-use crate::transport::tcp::{ControlHandle, Network, World};
+use crate::transport::tcp::{Devices, ControlHandle, Network, World};
 use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -117,12 +117,12 @@ impl Communicator {
         let give_up = || self.check_abort().and_then(|()| bootstrap::check_service());
         let number = ids.first().map_or(Ok(0), UniqueId::number)?;
         let making = self.say_start(Maker::Id(function, number));
-        let membership = bootstrap::join(ids, self.request(settings), &give_up)?;
+        let membership = bootstrap::join(ids, self.request(settings, self.open_plugin(settings, number)), &give_up)?;
         self.settle(membership, settings, making, &give_up)
     }
 
-    /// What a rank asks for that joins.
-    pub(super) fn request<'a>(&self, settings: &'a Settings) -> bootstrap::Request<'a> {
+    /// What a rank asks for that joins, with this network plugin.
+    pub(super) fn request<'a>(&self, settings: &'a Settings, plugin: u64) -> bootstrap::Request<'a> {
         bootstrap::Request {
             ranks: self.ranks(),
             rank: self.rank(),
@@ -132,6 +132,7 @@ impl Communicator {
             // Why there are none, where they are required, is told when all can hear it.
             has_verbs: self.ranks() > 1
                 && local_ports(&settings.network.verbs).is_ok_and(|ports| !ports.is_empty()),
+            plugin,
             network: &settings.network,
         }
     }
@@ -194,6 +195,7 @@ impl Communicator {
             say_network(&peers[rank]);
             Some(self.network(peers, secret, settings, &sharing.arena)?)
         } else {
+            self.forgo_plugin();
             None
         };
         block.set_state(RankState::Present);
@@ -224,8 +226,10 @@ impl Communicator {
         let ports = local_ports(&network.verbs)?;
         check_required(&network.verbs, peers, self.rank())?;
         say_ports(&ports);
+        let plugin = self.choose_plugin(peers, &secret, settings)?;
         let world = World::new(self.rank(), peers, arena, network.peer_timeout);
-        Network::new(world, secret, network, ports, settings.timeout, Box::new(give_up))
+        let devices = Devices { ports, plugin };
+        Network::new(world, secret, network, devices, settings.timeout, Box::new(give_up))
     }
 
     /// Takes the seat, once all ranks have prepared.
@@ -250,7 +254,7 @@ impl Communicator {
         let others = (0..self.ranks()).filter(|rank| *rank != self.rank());
         let by_devices = network
             .as_ref()
-            .is_some_and(|network| others.into_iter().any(|peer| network.ports_towards(peer).is_some()));
+            .is_some_and(|network| others.into_iter().any(|peer| network.goes_by_devices(peer)));
         let usual = Patience::for_ranks(local, cpus);
         let world = network.as_ref().map(|network| network.world().clone());
         let facts = if network.is_some() {

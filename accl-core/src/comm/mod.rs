@@ -15,6 +15,7 @@ mod init;
 mod life;
 mod memory_use;
 mod messages;
+mod network_plugin;
 mod operators;
 mod pointers;
 mod regroup;
@@ -87,7 +88,7 @@ impl CommConfig {
     fn settings(&self) -> Result<Settings> {
         let mut settings = Settings::load()?;
         if let Some(name) = &self.network {
-            settings.network.verbs.choose(name)?;
+            settings.network.verbs.choose(name);
         }
         if bootstrap::encrypts(&settings.network)? {
             settings.network.verbs.forgo_for_encryption()?;
@@ -138,6 +139,8 @@ struct Shared {
     invitation: Mutex<Option<UniqueId>>,
     operators: Mutex<Operators>,
     registry: Mutex<Registry>,
+    /// What came of looking for a network plugin, until the ranks have met.
+    plugin: Mutex<Option<network_plugin::Outcome>>,
 }
 
 /// What there is once the ranks have joined.
@@ -193,6 +196,7 @@ impl Communicator {
             invitation: Mutex::new(None),
             operators: Mutex::new(Operators::new()),
             registry: Mutex::new(Registry::default()),
+            plugin: Mutex::new(None),
         };
         Self { shared: Arc::new(shared) }
     }

@@ -102,7 +102,8 @@ impl Communicator {
             members.iter().try_for_each(|member| joined.seat.check_peer(*member))
         };
         let making = child.say_start(Maker::Parent(function, self.key(), number + 1, 0, rank as i32));
-        let met = bootstrap::rejoin(&joined.peers[*first], secret, child.request(&settings), &give_up);
+        let plugin = child.open_plugin_of(&settings, &secret);
+        let met = bootstrap::rejoin(&joined.peers[*first], secret, child.request(&settings, plugin), &give_up);
         let met = met.map_err(|error| error.within(format!("{} meet again", named_ranks(members))))?;
         child.settle(met, &settings, making, &give_up)?;
         Ok(child)

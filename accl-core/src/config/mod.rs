@@ -26,7 +26,7 @@ pub use parameters::{Parameter, Value};
 pub use recorder::Recorder;
 pub use source::{Origin, Source, cache_directory};
 pub use table::{Kind, SETTINGS, Setting};
-pub use verbs::{DeviceRule, Range, Verbs};
+pub use verbs::{DeviceRule, PluginWish, Range, Verbs};
 
 use crate::error::Result;
 use std::time::Duration;

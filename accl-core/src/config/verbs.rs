@@ -12,6 +12,18 @@ use std::net::IpAddr;
 /// How many names of `IB_HCA` count.
 const MOST_NAMES: usize = 32;
 
+/// What the settings say of network plugins.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum PluginWish {
+    /// One is used if there is one.
+    #[default]
+    Any,
+    /// None is used, and why.
+    Off(&'static str),
+    /// Data between hosts goes by the one of this name, or not at all.
+    Required(String),
+}
+
 /// What the settings say of RDMA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Verbs {
@@ -19,6 +31,8 @@ pub struct Verbs {
     pub is_disabled: bool,
     /// `REQUIRE_PATH=rdma`: data between hosts goes by it, or not at all.
     pub is_required: bool,
+    /// Which network plugin is used.
+    pub plugin: PluginWish,
     /// Somebody has chosen by `IB_DISABLE`, `REQUIRE_PATH` or `NET`, so that a program cannot.
     pub is_settled: bool,
     /// `IB_HCA`: which devices and ports may be used; none leaves the choice to us.
@@ -54,6 +68,7 @@ impl Default for Verbs {
         Self {
             is_disabled: false,
             is_required: false,
+            plugin: PluginWish::Any,
             is_settled: false,
             devices: None,
             gid_index: None,
@@ -89,31 +104,35 @@ pub struct Range {
 
 impl Verbs {
     /// Takes the network that a program has chosen by its name, unless the settings have chosen one.
-    ///
-    /// An error (InvalidUsage) for names that are unknown here.
-    pub fn choose(&mut self, name: &str) -> Result<()> {
-        let is_rdma = is_rdma(name).map_err(|error| {
-            Error::usage(format!(
-                "netName {name:?} of the configuration is no network here: {}",
-                error.text()
-            ))
-        })?;
+    pub fn choose(&mut self, name: &str) {
         if !self.is_settled {
-            (self.is_disabled, self.is_required) = (!is_rdma, is_rdma);
+            match Named::of(name) {
+                Named::Plugin(name) => self.plugin = PluginWish::Required(name),
+                Named::Ib | Named::Socket => {
+                    self.is_required = Named::of(name) == Named::Ib;
+                    (self.is_disabled, self.plugin) = (!self.is_required, PluginWish::Off(CHOSEN));
+                }
+            }
         }
-        Ok(())
     }
 
-    /// Gives RDMA up, since connections are encrypted, and what devices send by themselves cannot be. An error (InvalidUsage) where it is
-    /// required.
+    /// Gives RDMA and plugins up, since connections are encrypted, and what devices send by themselves cannot be. An error (InvalidUsage) where
+    /// one of them is required.
     pub fn forgo_for_encryption(&mut self) -> Result<()> {
-        if self.is_required {
-            return Err(Error::usage(
-                "RDMA is required (ACCL_REQUIRE_PATH=rdma, NCCL_NET=IB or netName), and so is encryption (ACCL_ENCRYPTION_KEY_FILE or \
-                 ncclSetEncryption), which there is over TCP alone; give up one of the two",
-            ));
+        let required = match &self.plugin {
+            PluginWish::Required(name) => Some(format!("the network plugin {name} is required (ACCL_REQUIRE_PATH, NCCL_NET or netName)")),
+            _ => self.is_required.then(|| {
+                "RDMA is required (ACCL_REQUIRE_PATH=rdma, NCCL_NET=IB or netName)".to_string()
+            }),
+        };
+        if let Some(required) = required {
+            return Err(Error::usage(format!(
+                "{required}, and so is encryption (ACCL_ENCRYPTION_KEY_FILE or ncclSetEncryption), which there is over TCP alone; give up one \
+                 of the two"
+            )));
         }
         self.is_disabled = true;
+        self.plugin = PluginWish::Off("connections are encrypted (ACCL_ENCRYPTION_KEY_FILE or ncclSetEncryption), which a plugin's are not");
         Ok(())
     }
 
@@ -143,10 +162,11 @@ impl Verbs {
         };
         let range =
             |text: String| Range::parse(&text).map_err(|error| source.explain("IB_ADDR_RANGE", &error));
-        let (is_disabled, is_required, is_settled) = wanted(source)?;
+        let Wanted { is_disabled, is_required, plugin, is_settled } = wanted(source)?;
         Ok(Self {
             is_disabled,
             is_required,
+            plugin,
             is_settled,
             devices: text("IB_HCA").map(|text| DeviceRule::parse(&text)),
             gid_index: if index.is_some() { Some(small("IB_GID_INDEX", 255, 0)?) } else { None },
@@ -165,35 +185,72 @@ impl Verbs {
     }
 }
 
-/// Whether RDMA is forbidden, whether it is required, and whether anybody says so.
-fn wanted(source: &Source) -> Result<(bool, bool, bool)> {
-    let by_path = match source.text("REQUIRE_PATH").as_str() {
-        "" => false,
-        "rdma" => true,
-        _ => return Err(source.explain("REQUIRE_PATH", &Error::argument("need rdma, or nothing"))),
-    };
-    let named = match source.text("NET").as_str() {
-        "" => None,
-        name => Some(is_rdma(name).map_err(|error| source.explain("NET", &error))?),
-    };
-    let disabled = source.optional_switch("IB_DISABLE")?;
-    let is_required = by_path || named == Some(true);
-    if is_required && (disabled == Some(true) || named == Some(false)) {
-        let name = if by_path { "REQUIRE_PATH" } else { "NET" };
-        let both =
-            "need one of them: NCCL_IB_DISABLE=1 or NCCL_NET=Socket forbids what this requires; unset one";
-        return Err(source.explain(name, &Error::argument(both)));
-    }
-    let is_disabled = named == Some(false) || disabled.unwrap_or(false);
-    Ok((is_disabled, is_required, by_path || named.is_some() || disabled.is_some()))
+/// Which networks are forbidden, which are required, and whether anybody says so.
+struct Wanted {
+    is_disabled: bool,
+    is_required: bool,
+    plugin: PluginWish,
+    is_settled: bool,
 }
 
-/// True for the network IB, false for Socket, by their names in any case.
-fn is_rdma(name: &str) -> Result<bool> {
-    match name.to_ascii_lowercase().as_str() {
-        "ib" => Ok(true),
-        "socket" => Ok(false),
-        _ => Err(Error::argument("need IB or Socket: networks of plugins are not loaded")),
+/// Why no plugin is used where another network is chosen.
+const CHOSEN: &str = "another network is chosen (NCCL_NET, ACCL_REQUIRE_PATH or netName)";
+
+fn wanted(source: &Source) -> Result<Wanted> {
+    let wrong = |name: &str, need: &str| source.explain(name, &Error::argument(need.to_string()));
+    let path = source.text("REQUIRE_PATH");
+    let by_path = match path.as_str() {
+        "" => None,
+        "rdma" => Some(Named::Ib),
+        // No name of a plugin, but of what needs no requiring.
+        "tcp" | "shm" | "socket" => return Err(wrong("REQUIRE_PATH", "need rdma, the name of a network plugin, or nothing")),
+        name => Some(Named::of(name)),
+    };
+    let net = source.text("NET");
+    let named = (!net.is_empty()).then(|| Named::of(&net));
+    let disabled = source.optional_switch("IB_DISABLE")?;
+    let chosen = by_path.as_ref().or(named.as_ref());
+    let required = chosen == Some(&Named::Ib);
+    if required && (disabled == Some(true) || named == Some(Named::Socket)) {
+        let name = if by_path.is_some() { "REQUIRE_PATH" } else { "NET" };
+        let both =
+            "need one of them: NCCL_IB_DISABLE=1 or NCCL_NET=Socket forbids what this requires; unset one";
+        return Err(wrong(name, both));
+    }
+    if let (Some(path), Some(named)) = (&by_path, &named)
+        && path != named
+    {
+        return Err(wrong("REQUIRE_PATH", "need one network: NCCL_NET names another one; unset one of them"));
+    }
+    let plugin = match chosen {
+        None => PluginWish::Any,
+        Some(Named::Plugin(name)) => PluginWish::Required(name.clone()),
+        Some(Named::Ib | Named::Socket) => PluginWish::Off(CHOSEN),
+    };
+    Ok(Wanted {
+        is_disabled: chosen == Some(&Named::Socket) || disabled.unwrap_or(false),
+        is_required: required,
+        plugin,
+        is_settled: chosen.is_some() || disabled.is_some(),
+    })
+}
+
+/// A network by its name, in any case: one of the library's own, or a plugin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Named {
+    Ib,
+    Socket,
+    /// Its name in small letters.
+    Plugin(String),
+}
+
+impl Named {
+    fn of(name: &str) -> Self {
+        match name.to_lowercase().as_str() {
+            "ib" => Self::Ib,
+            "socket" => Self::Socket,
+            name => Self::Plugin(name.to_string()),
+        }
     }
 }
 
@@ -265,8 +322,16 @@ mod tests {
         assert_eq!(chosen(&[("NCCL_NET", "IB")]), Ok((false, true)));
         assert_eq!(chosen(&[("NCCL_NET", "socket")]), Ok((true, false)));
         assert_eq!(chosen(&[("NCCL_NET", "Socket"), ("NCCL_IB_DISABLE", "0")]), Ok((true, false)));
+        let plugin = |pairs: &[(&str, &str)]| Verbs::from_source(&Source::of_pairs(pairs)).unwrap().plugin;
+        assert_eq!(plugin(&[]), PluginWish::Any);
+        assert!(matches!(plugin(&[("NCCL_NET", "IB")]), PluginWish::Off(_)));
+        assert!(matches!(plugin(&[("NCCL_NET", "Socket")]), PluginWish::Off(_)));
+        for name in ["NCCL_NET", "ACCL_REQUIRE_PATH"] {
+            let required = PluginWish::Required("aws libfabric".to_string());
+            assert_eq!(plugin(&[(name, "AWS Libfabric"), ("NCCL_IB_DISABLE", "1")]), required);
+        }
         for pairs in [
-            [("NCCL_NET", "AWS Libfabric"), ("NCCL_IB_DISABLE", "0")],
+            [("NCCL_NET", "AWS Libfabric"), ("ACCL_REQUIRE_PATH", "rdma")],
             [("NCCL_NET", "IB"), ("NCCL_IB_DISABLE", "1")],
             [("NCCL_NET", "Socket"), ("ACCL_REQUIRE_PATH", "rdma")],
         ] {
@@ -278,13 +343,15 @@ mod tests {
     fn settings_beat_what_a_program_chooses() {
         let chosen = |pairs: &[(&str, &str)], name| {
             let mut verbs = Verbs::from_source(&Source::of_pairs(pairs)).unwrap();
-            verbs.choose(name).map(|()| (verbs.is_disabled, verbs.is_required))
+            verbs.choose(name);
+            (verbs.is_disabled, verbs.is_required, verbs.plugin)
         };
-        assert_eq!(chosen(&[], "IB"), Ok((false, true)));
-        assert_eq!(chosen(&[], "Socket"), Ok((true, false)));
-        assert_eq!(chosen(&[("NCCL_NET", "Socket")], "IB"), Ok((true, false)));
-        assert_eq!(chosen(&[("NCCL_IB_DISABLE", "0")], "Socket"), Ok((false, false)));
-        assert_eq!(chosen(&[], "Elsewhere").unwrap_err().kind(), crate::ErrorKind::InvalidUsage);
+        let off = || PluginWish::Off(CHOSEN);
+        assert_eq!(chosen(&[], "IB"), (false, true, off()));
+        assert_eq!(chosen(&[], "Socket"), (true, false, off()));
+        assert_eq!(chosen(&[("NCCL_NET", "Socket")], "IB"), (true, false, off()));
+        assert_eq!(chosen(&[("NCCL_IB_DISABLE", "0")], "Socket"), (false, false, PluginWish::Any));
+        assert_eq!(chosen(&[], "Elsewhere"), (false, false, PluginWish::Required("elsewhere".to_string())));
     }
 
     #[test]

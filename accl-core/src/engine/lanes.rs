@@ -5,6 +5,7 @@ use crate::device::{Device, UserPointer};
 use crate::error::{Error, Result};
 use crate::os::process::Watch;
 use crate::transport::board::Board;
+use crate::transport::plugin::{PluginLink, PluginReceiver, PluginSender};
 use crate::transport::rdma::{RdmaLink, RdmaReceiver, RdmaSender};
 use crate::transport::shm::{self, Arena, Lane, LentMemory, Reach, RingReceiver, RingSender};
 use crate::transport::tcp::{Network, TcpReceiver, TcpSender};
@@ -113,7 +114,11 @@ impl Lanes {
             let mut route: Option<Arc<dyn Route>> = None;
             let (sender, receiver): (Box<dyn Sender>, Box<dyn Receiver>) = if let Some(network) = network {
                 let link = network.link(peer, kind);
-                if let Some(ports) = network.ports_towards(peer) {
+                if let Some(chosen) = network.plugin_towards(peer) {
+                    let link = PluginLink::new(link, chosen);
+                    route = Some(link.clone());
+                    (Box::new(PluginSender::new(link.clone())), Box::new(PluginReceiver::new(link)))
+                } else if let Some(ports) = network.ports_towards(peer) {
                     let link = RdmaLink::new(link, ports);
                     route = Some(link.clone());
                     (Box::new(RdmaSender::new(link.clone())), Box::new(RdmaReceiver::new(link)))

@@ -54,10 +54,14 @@ fn rdma(verbs: &dyn Verbs, pairs: u8, is_settled: bool) -> Pair {
 }
 
 /// By a plugin that is given, or by TCP where one end fails to use it.
-fn plugin(fake: &FakePlugin, fails: bool) -> Pair {
+fn plugin(fake: &FakePlugin, fails: bool, is_settled: bool) -> Pair {
     let chosen = |session| Chosen { session, name: "fake".to_string(), device: 0, is_required: false };
     let other = if fails { Err("it is not wanted".to_string()) } else { Ok(fake.session()) };
-    let [sending, receiving] = PluginLink::pair([chosen(Ok(fake.session())), chosen(other)]);
+    let ends = PluginLink::pair([chosen(Ok(fake.session())), chosen(other)]);
+    if is_settled {
+        PluginLink::settle(&ends);
+    }
+    let [sending, receiving] = ends;
     (Box::new(PluginSender::new(sending)), Box::new(PluginReceiver::new(receiving)))
 }
 
@@ -82,10 +86,11 @@ fn every_transport() -> Vec<(&'static str, Pair)> {
         ("rdma, fake", rdma(&Fake::new(1, 1), 1, true)),
         ("rdma, fake, 2 ports, 3 pairs each", rdma(&Fake::new(2, 2), 3, true)),
         ("rdma, fake, from the beginning", rdma(&Fake::new(2, 3), 1, false)),
-        ("plugin, fake", plugin(&FakePlugin::new(1, 1, false), false)),
-        ("plugin, fake, 4 receives in a request", plugin(&FakePlugin::new(2, 4, false), false)),
-        ("plugin, fake, 8 receives in a request, with flushes", plugin(&FakePlugin::new(3, 8, true), false)),
-        ("plugin, not at the receiver: tcp", plugin(&FakePlugin::new(4, 1, false), true)),
+        ("plugin, fake", plugin(&FakePlugin::new(1, 1, false), false, true)),
+        ("plugin, fake, 4 receives in a request", plugin(&FakePlugin::new(2, 4, false), false, true)),
+        ("plugin, fake, 8 receives and flushes", plugin(&FakePlugin::new(3, 8, true), false, true)),
+        ("plugin, fake, from the beginning", plugin(&FakePlugin::new(3, 1, false), false, false)),
+        ("plugin, not at the receiver: tcp", plugin(&FakePlugin::new(4, 1, false), true, true)),
         ("rdma, no port", rdma(&Fake::new(0, 4), 1, false)),
     ];
     if let Some(verbs) = real_verbs() {
@@ -219,12 +224,23 @@ fn a_factor_travels_with_the_head() {
 #[test]
 fn credits_run_out_and_come_back() {
     for (name, (mut sender, mut receiver)) in every_transport() {
+        // It comes to terms meanwhile, by a thread of its own, and moves by itself.
+        if name == "plugin, fake, from the beginning" {
+            continue;
+        }
         let data = bytes(2000, 3);
         // Small messages need no receiver, until one does not fit, or not all of it.
         let mut count = 0;
         let mut stuck = loop {
             let mut message = outgoing(&data, count, None);
-            sender.offer(&Host, &mut message).unwrap();
+            // A plugin may refuse what it has room for, or be asked by its own thread at the time.
+            for _ in 0..200 {
+                sender.offer(&Host, &mut message).unwrap();
+                if message.is_done(&*sender) {
+                    break;
+                }
+                std::thread::yield_now();
+            }
             if !message.is_done(&*sender) {
                 break message;
             }

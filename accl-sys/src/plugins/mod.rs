@@ -2,6 +2,7 @@
 //! (`abi/clients.md` §5). A plugin that is not there, or refuses, is no error: the library goes on without it.
 
 mod logger;
+mod net;
 pub mod profiler;
 pub mod tuner;
 
@@ -49,33 +50,38 @@ fn open(kind: &str, setting: &str) -> Option<Library> {
     if value == "STATIC_PLUGIN" {
         return Some(Library::this());
     }
-    let mut reasons = Vec::new();
-    for file in files(kind, &value) {
-        // SAFETY: whoever names a plugin wants its code to run in this process.
-        match unsafe { Library::open(Some(OsStr::new(&file)), RTLD_NOW | RTLD_LOCAL) } {
-            Ok(library) => return Some(library),
-            Err(error) => reasons.push(error.to_string()),
+    match load(kind, &value) {
+        Ok(library) => return Some(library),
+        Err(reasons) if !value.is_empty() => {
+            telemetry::warn(&format!("NCCL_{setting}={value} is not loaded, and there is no {kind}: {reasons}"));
         }
-    }
-    if !value.is_empty() {
-        telemetry::warn(&format!(
-            "NCCL_{setting}={value} is not loaded, and there is no {kind}: {}",
-            reasons.join("; ")
-        ));
+        Err(_) => {}
     }
     None
 }
 
-/// The libraries of network plugins, where plugins of other kinds may be, too. Networks themselves are not loaded, and nothing is said of
-/// those that are not there.
+/// Opens what a setting for plugins of a kind names by one of its words; why that is not possible.
+fn load(kind: &str, value: &str) -> Result<Library, String> {
+    let mut reasons = Vec::new();
+    for file in files(kind, value) {
+        // SAFETY: whoever names a plugin wants its code to run in this process.
+        match unsafe { Library::open(Some(OsStr::new(&file)), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(library) => return Ok(library),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    Err(reasons.join("; "))
+}
+
+/// The libraries of network plugins, where plugins of other kinds may be, too. Nothing is said of those that are not there.
 fn network_libraries() -> Vec<Library> {
     let names = value_of("NET_PLUGIN");
-    let names = names.split(',').map(str::trim).filter(|name| *name != "none");
-    let files = names.flat_map(|name| files("net", name));
-    // SAFETY: as in `open`.
-    files
-        .filter_map(|file| unsafe { Library::open(Some(OsStr::new(&file)), RTLD_NOW | RTLD_LOCAL) }.ok())
-        .collect()
+    names.split(',').map(str::trim).filter(|name| *name != "none").filter_map(|name| load("net", name).ok()).collect()
+}
+
+/// Has communicators find network plugins, from here on.
+pub(crate) fn offer_networks() {
+    net::offer();
 }
 
 fn value_of(setting: &str) -> String {

@@ -103,8 +103,16 @@ impl Fake {
             most_bytes: 1 << 30,
             speed_mbps: 1000,
         };
+        Self::with((0..2).map(device).collect(), seed)
+    }
+
+    pub(crate) fn of(devices: Vec<Properties>) -> Self {
+        Self::with(devices, 1)
+    }
+
+    fn with(devices: Vec<Properties>, seed: u64) -> Self {
         let state = State { random: seed | 1, ..State::default() };
-        Self(Arc::new(World { devices: (0..2).map(device).collect(), state: Mutex::new(state) }))
+        Self(Arc::new(World { devices, state: Mutex::new(state) }))
     }
 
     pub(crate) fn fail(&self, function: &'static str, after: u32) {

@@ -49,7 +49,7 @@ pub struct PluginLink {
 
 /// Who carries messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Carrier {
+pub(in crate::transport) enum Carrier {
     /// That is not settled.
     Open,
     Plugin,
@@ -138,7 +138,7 @@ impl PluginLink {
 
     /// Has both ends come to terms; who carries messages then.
     #[cfg(test)]
-    pub(super) fn settle(ends: &[Arc<Self>; 2]) -> Carrier {
+    pub(in crate::transport) fn settle(ends: &[Arc<Self>; 2]) -> Carrier {
         let end = clock::now() + Duration::from_secs(60);
         while !ends.iter().all(|end| end.core().peer_switched) && clock::now() < end {
             for end in ends {
@@ -491,7 +491,9 @@ impl Core {
             self.move_segments();
             self.look_at_connection();
             let was_aborted = [rank, peer].iter().any(|one| arena.state_of(*one) == RankState::Aborted);
-            if self.is_through() && self.channel.is_flushed() || self.is_over() || was_aborted || arena.has_failed() {
+            // What the peer has sent before it closed the connection may not have been seen to end.
+            let is_lost = self.failure.is_some() || self.channel.has_ended && self.peer_end.is_none();
+            if self.is_through() && self.channel.is_flushed() || is_lost || was_aborted || arena.has_failed() {
                 break;
             }
             if clock::now() > deadline {

@@ -39,7 +39,7 @@ pub use record::{RECORD_BYTES, Record};
 /// Segments of each direction that may be under way.
 const SLOTS: usize = 16;
 /// Bytes of a slot, and of a segment.
-const SLOT_BYTES: usize = 128 << 10;
+pub const SLOT_BYTES: usize = 128 << 10;
 /// Tags are numbers below that.
 const TAGS: u64 = 64;
 /// Receives of one request at most: half of the ring, so that there is always something else under way.

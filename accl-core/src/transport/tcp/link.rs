@@ -235,7 +235,7 @@ impl Link {
             let peers = [bootstrap::PeerRecord::default(), bootstrap::PeerRecord::default()];
             let world = World::new(rank, &peers, &arena, None);
             let network =
-                Network::new(world, secret, settings.clone(), Vec::new(), None, Box::new(|| Ok(()))).unwrap();
+                Network::new(world, secret, settings.clone(), super::Devices::default(), None, Box::new(|| Ok(()))).unwrap();
             let link = network.link(1 - rank, Lane::Collective);
             link.widened.store(true, Ordering::Relaxed);
             link

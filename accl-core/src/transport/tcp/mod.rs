@@ -28,7 +28,7 @@ pub use block::{Arrivals, BLOCK_BYTES, BLOCK_HEAD_BYTES, Beginning, BlockHead};
 pub use control::ControlHandle;
 pub use head::{HEAD_BYTES, Head};
 pub use link::{Link, MOST_STRIPES};
-pub use network::{GiveUp, Network, World};
+pub use network::{Devices, GiveUp, Network, World};
 pub use receiver::TcpReceiver;
 pub use record::{Record, Telling};
 pub use sender::TcpSender;

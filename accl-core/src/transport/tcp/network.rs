@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::os::clock;
 use crate::os::process::Watch;
 use crate::telemetry::{self, Paths, Recorder};
+use crate::transport::plugin::Chosen;
 use crate::transport::rdma::LocalPort;
 use crate::transport::shm::{Arena, Lane, RankState};
 use crate::types::{Rank, named_ranks};
@@ -36,9 +37,17 @@ pub struct Network {
     dial_patience: Duration,
     give_up: GiveUp,
     inbox: Arc<Inbox>,
-    /// By which RDMA goes; none without.
-    ports: Vec<LocalPort>,
+    devices: Devices,
     _expectation: LinkExpectation,
+}
+
+/// What a rank has besides TCP.
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// By which RDMA goes; none without.
+    pub ports: Vec<LocalPort>,
+    /// The network plugin.
+    pub plugin: Option<Chosen>,
 }
 
 impl std::fmt::Debug for Network {
@@ -159,13 +168,13 @@ impl LinkSink for Inbox {
 }
 
 impl Network {
-    /// The network of the world's rank; from here on it can be dialled by those who know the communicator's `secret`. `ports`
-    /// are those for RDMA. `give_up` is asked while this rank dials, which takes at most `timeout`.
+    /// The network of the world's rank; from here on it can be dialled by those who know the communicator's `secret`. `devices`
+    /// are what it has besides. `give_up` is asked while this rank dials, which takes at most `timeout`.
     pub fn new(
         world: World,
         secret: Secret,
         settings: config::Network,
-        ports: Vec<LocalPort>,
+        devices: Devices,
         timeout: Option<Duration>,
         give_up: GiveUp,
     ) -> Result<Arc<Self>> {
@@ -180,7 +189,7 @@ impl Network {
         let expectation = bootstrap::expect_links(secret, world.rank as u32, inbox.clone())?;
         let dial_patience = timeout.map_or(DIAL_PATIENCE, |timeout| timeout.min(DIAL_PATIENCE));
         let network =
-            Self { world, secret, settings, dial_patience, give_up, inbox, ports, _expectation: expectation };
+            Self { world, secret, settings, dial_patience, give_up, inbox, devices, _expectation: expectation };
         Ok(Arc::new(network))
     }
 
@@ -231,7 +240,18 @@ impl Network {
     /// though the ports may have gone since.
     pub fn ports_towards(&self, peer: Rank) -> Option<&[LocalPort]> {
         let peers = &self.world.peers;
-        (peers[peer].has_verbs && peers[self.world.rank].has_verbs).then_some(&self.ports)
+        (peers[peer].has_verbs && peers[self.world.rank].has_verbs).then_some(&self.devices.ports)
+    }
+
+    /// The network plugin that is tried with a peer, before everything else; none if the two do not have the same one.
+    pub fn plugin_towards(&self, peer: Rank) -> Option<&Chosen> {
+        let peers = &self.world.peers;
+        self.devices.plugin.as_ref().filter(|_| peers[peer].plugin == peers[self.world.rank].plugin)
+    }
+
+    /// True if devices that the library waits for by looking at them lead to a peer.
+    pub fn goes_by_devices(&self, peer: Rank) -> bool {
+        self.ports_towards(peer).is_some() || self.plugin_towards(peer).is_some()
     }
 
     #[cfg(test)]
