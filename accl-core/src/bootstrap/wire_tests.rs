@@ -15,8 +15,13 @@ fn place() -> impl Strategy<Value = Place> {
 
 fn record() -> impl Strategy<Value = PeerRecord> {
     let addresses = prop::collection::vec(any::<IpAddr>(), 0..MOST_ADDRESSES);
-    (place(), any::<(Option<u64>, u16, u32, u32, (bool, bool))>(), addresses, ".{0,12}").prop_map(
-        |(place, (host_id, port, round_trip_us, bandwidth_mbps, (on_device, has_verbs, plugin)), addresses, host)| {
+    (place(), any::<(Option<u64>, u16, u32, u32, (bool, bool, u64))>(), addresses, ".{0,12}").prop_map(
+        |(
+            place,
+            (host_id, port, round_trip_us, bandwidth_mbps, (on_device, has_verbs, plugin)),
+            addresses,
+            host,
+        )| {
             let uplink = Uplink { round_trip_us, bandwidth_mbps };
             PeerRecord { place, host_id, port, addresses, host, uplink, on_device, has_verbs, plugin }
         },

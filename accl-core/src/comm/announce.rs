@@ -152,11 +152,12 @@ impl Communicator {
                 Way::SameProcess => (P2P, "P2P/direct pointer"),
                 Way::Kernel => (P2P, "P2P/CMA"),
                 Way::Rings(_) => (SHM, "SHM/direct/direct"),
-                Way::Itself | Way::Network(_) | Way::Rdma(_) => continue,
+                Way::Itself | Way::Network(_) | Way::Rdma(_) | Way::Plugin(_) => continue,
             };
             log::info(INIT | subsystem, format_args!("Channel 00/0 : {own}[0] -> {peer}[0] via {via}"));
         }
-        let on_one_host = !joined.ways.iter().any(|way| matches!(way, Way::Network(_) | Way::Rdma(_)));
+        let on_one_host =
+            !joined.ways.iter().any(|way| matches!(way, Way::Network(_) | Way::Rdma(_) | Way::Plugin(_)));
         if on_one_host && self.ranks() > 1 {
             // Each rank reaches each other one, so along rings and trees as well.
             log::info(INIT, format_args!("Connected all rings"));

@@ -19,7 +19,7 @@ use crate::telemetry::{self, Head, Recorder, records};
 use crate::topo::{Machine, Place, Wire, fnv1a, probe_word};
 use crate::transport::rdma::local_ports;
 use crate::transport::shm::{Arena, Members, RankState, Reach, can_read};
-use crate::transport::tcp::{Devices, ControlHandle, Network, World};
+use crate::transport::tcp::{ControlHandle, Devices, Network, World};
 use crate::tune;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -117,7 +117,8 @@ impl Communicator {
         let give_up = || self.check_abort().and_then(|()| bootstrap::check_service());
         let number = ids.first().map_or(Ok(0), UniqueId::number)?;
         let making = self.say_start(Maker::Id(function, number));
-        let membership = bootstrap::join(ids, self.request(settings, self.open_plugin(settings, number)), &give_up)?;
+        let membership =
+            bootstrap::join(ids, self.request(settings, self.open_plugin(settings, number)), &give_up)?;
         self.settle(membership, settings, making, &give_up)
     }
 

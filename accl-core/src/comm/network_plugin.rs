@@ -177,11 +177,16 @@ impl Communicator {
             Ok(Opened { session, name, devices }) => {
                 let device = devices[before % devices.len()];
                 let called = session.devices().get(device).map_or("?", |device| device.name.as_str());
-                log::info(INIT | NET, format_args!("NET/Plugin: rank {own} uses device {called} of {}", devices.len()));
+                log::info(
+                    INIT | NET,
+                    format_args!("NET/Plugin: rank {own} uses device {called} of {}", devices.len()),
+                );
                 log::info(INIT | NET, format_args!("Using network {name}"));
                 Chosen { session: Ok(session), name, device, is_required }
             }
-            Err(why) => Chosen { session: Err(why), name: "that is not there".to_string(), device: 0, is_required },
+            Err(why) => {
+                Chosen { session: Err(why), name: "that is not there".to_string(), device: 0, is_required }
+            }
         }
     }
 }

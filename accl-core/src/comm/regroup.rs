@@ -103,7 +103,8 @@ impl Communicator {
         };
         let making = child.say_start(Maker::Parent(function, self.key(), number + 1, 0, rank as i32));
         let plugin = child.open_plugin_of(&settings, &secret);
-        let met = bootstrap::rejoin(&joined.peers[*first], secret, child.request(&settings, plugin), &give_up);
+        let met =
+            bootstrap::rejoin(&joined.peers[*first], secret, child.request(&settings, plugin), &give_up);
         let met = met.map_err(|error| error.within(format!("{} meet again", named_ranks(members))))?;
         child.settle(met, &settings, making, &give_up)?;
         Ok(child)

@@ -120,10 +120,12 @@ impl Verbs {
     /// one of them is required.
     pub fn forgo_for_encryption(&mut self) -> Result<()> {
         let required = match &self.plugin {
-            PluginWish::Required(name) => Some(format!("the network plugin {name} is required (ACCL_REQUIRE_PATH, NCCL_NET or netName)")),
-            _ => self.is_required.then(|| {
-                "RDMA is required (ACCL_REQUIRE_PATH=rdma, NCCL_NET=IB or netName)".to_string()
-            }),
+            PluginWish::Required(name) => Some(format!(
+                "the network plugin {name} is required (ACCL_REQUIRE_PATH, NCCL_NET or netName)"
+            )),
+            _ => self
+                .is_required
+                .then(|| "RDMA is required (ACCL_REQUIRE_PATH=rdma, NCCL_NET=IB or netName)".to_string()),
         };
         if let Some(required) = required {
             return Err(Error::usage(format!(
@@ -132,7 +134,9 @@ impl Verbs {
             )));
         }
         self.is_disabled = true;
-        self.plugin = PluginWish::Off("connections are encrypted (ACCL_ENCRYPTION_KEY_FILE or ncclSetEncryption), which a plugin's are not");
+        self.plugin = PluginWish::Off(
+            "connections are encrypted (ACCL_ENCRYPTION_KEY_FILE or ncclSetEncryption), which a plugin's are not",
+        );
         Ok(())
     }
 
@@ -203,7 +207,9 @@ fn wanted(source: &Source) -> Result<Wanted> {
         "" => None,
         "rdma" => Some(Named::Ib),
         // No name of a plugin, but of what needs no requiring.
-        "tcp" | "shm" | "socket" => return Err(wrong("REQUIRE_PATH", "need rdma, the name of a network plugin, or nothing")),
+        "tcp" | "shm" | "socket" => {
+            return Err(wrong("REQUIRE_PATH", "need rdma, the name of a network plugin, or nothing"));
+        }
         name => Some(Named::of(name)),
     };
     let net = source.text("NET");

@@ -53,7 +53,9 @@ fn open(kind: &str, setting: &str) -> Option<Library> {
     match load(kind, &value) {
         Ok(library) => return Some(library),
         Err(reasons) if !value.is_empty() => {
-            telemetry::warn(&format!("NCCL_{setting}={value} is not loaded, and there is no {kind}: {reasons}"));
+            telemetry::warn(&format!(
+                "NCCL_{setting}={value} is not loaded, and there is no {kind}: {reasons}"
+            ));
         }
         Err(_) => {}
     }
@@ -76,7 +78,12 @@ fn load(kind: &str, value: &str) -> Result<Library, String> {
 /// The libraries of network plugins, where plugins of other kinds may be, too. Nothing is said of those that are not there.
 fn network_libraries() -> Vec<Library> {
     let names = value_of("NET_PLUGIN");
-    names.split(',').map(str::trim).filter(|name| *name != "none").filter_map(|name| load("net", name).ok()).collect()
+    names
+        .split(',')
+        .map(str::trim)
+        .filter(|name| *name != "none")
+        .filter_map(|name| load("net", name).ok())
+        .collect()
 }
 
 /// Has communicators find network plugins, from here on.

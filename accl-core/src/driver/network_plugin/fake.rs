@@ -188,9 +188,10 @@ impl State {
 
     fn close(&mut self, wire: usize, is_send: bool, own: usize) {
         self.counts.closed += 1;
-        let open = self.wires.get(&wire).map_or(0, |wire| {
-            wire.requests.values().filter(|task| task.is_send == is_send).count()
-        });
+        let open = self
+            .wires
+            .get(&wire)
+            .map_or(0, |wire| wire.requests.values().filter(|task| task.is_send == is_send).count());
         if open > 0 {
             self.wrong.push(format!("closed with {open} requests to {}", end(is_send)));
         }
@@ -305,8 +306,7 @@ impl Communication for End {
         let mut state = self.world.state.lock();
         state.call("test")?;
         let (lies, hangs) = (state.lies, state.hangs);
-        let Some(task) =
-            state.wires.get_mut(&self.wire).and_then(|wire| wire.requests.get_mut(&request.0))
+        let Some(task) = state.wires.get_mut(&self.wire).and_then(|wire| wire.requests.get_mut(&request.0))
         else {
             state.wrong.push("a request was asked for that had ended".to_string());
             return Ok(false);
@@ -342,9 +342,11 @@ impl Outlet for End {
         let hides = self.world.devices[0].forces_flush;
         let Some(wire) = state.wires.get_mut(&self.wire) else { return Ok(None) };
         let Some(group) = wire.groups.front_mut() else { return Ok(None) };
-        let place = group.pieces.iter().zip(&group.came).position(|(one, came)| {
-            came.is_none() && one.tag == piece.tag && one.bytes >= piece.bytes
-        });
+        let place = group
+            .pieces
+            .iter()
+            .zip(&group.came)
+            .position(|(one, came)| came.is_none() && one.tag == piece.tag && one.bytes >= piece.bytes);
         let Some(place) = place else {
             state.wrong.push(format!("nobody receives {piece:?}"));
             return Ok(None);

@@ -89,7 +89,11 @@ impl Sender for PluginSender {
         if message.is_handed_over() {
             return Ok(moved);
         }
-        if core.carrier == Carrier::Tcp && core.channel.is_flushed() && core.failure.is_none() && !self.is_staged {
+        if core.carrier == Carrier::Tcp
+            && core.channel.is_flushed()
+            && core.failure.is_none()
+            && !self.is_staged
+        {
             drop(core);
             let plain = self.plain.insert(TcpSender::new(self.tcp.clone()));
             plain.offer(device, message)?;
@@ -128,7 +132,8 @@ impl Sender for PluginSender {
             return plain.close_failed(error);
         }
         let mut core = self.link.core();
-        core.channel.say(&Record::Failure { code: error.kind().code().into(), text: error.text().to_string() });
+        core.channel
+            .say(&Record::Failure { code: error.kind().code().into(), text: error.text().to_string() });
         core.look_at_connection();
         // What is under way stays so: nobody waits for it.
         core.close();
@@ -274,7 +279,8 @@ impl Receiver for PluginReceiver {
         };
         // A slot that is begun has its size, as a plugin says it; any other has what must come.
         let expected = (self.at + self.left).min(SLOT_BYTES);
-        let is_fresh = self.at == 0 || self.at == HEAD_BYTES && self.current.is_some_and(|head| head.bytes == self.left);
+        let is_fresh =
+            self.at == 0 || self.at == HEAD_BYTES && self.current.is_some_and(|head| head.bytes == self.left);
         if is_fresh && bytes != expected {
             core.end_wrong(format_args!(
                 "a segment has {bytes} bytes in place of {expected}, as the network plugin says; see its own log, or set NCCL_NET_PLUGIN=none"

@@ -1,7 +1,7 @@
 //! What both halves of a link have in common: how its ends come to terms, and what is under way.
 
+use super::poller::{Polled, Urgency, Waker};
 use super::record::{Channel, Record};
-use super::poller::{self, Polled, Urgency};
 use super::rings::{Receiving, Sending};
 use super::{EARLY_BYTES, EARLY_MESSAGES};
 use crate::config::subsystem::{INIT, NET};
@@ -67,6 +67,7 @@ pub(super) struct Core {
     chosen: Chosen,
     pub(super) channel: Channel,
     has_greeted: bool,
+    waker: Option<Waker>,
     peer_handle: Option<Box<Handle>>,
     /// What each end says: it is ready, or why not. None as long as it has not.
     own: Option<std::result::Result<(), String>>,
@@ -102,6 +103,7 @@ impl PluginLink {
             chosen: chosen.clone(),
             channel: Channel::default(),
             has_greeted: false,
+            waker: None,
             peer_handle: None,
             own: None,
             peer: None,
@@ -121,6 +123,7 @@ impl PluginLink {
         let core = Arc::new(Mutex::new(core));
         // Without the thread, a rank that sleeps looks after its link every now and then.
         let polled = Polled::new(&core).ok();
+        core.lock().waker = polled.as_ref().map(Polled::waker);
         Arc::new(Self { polled, tcp, core })
     }
 
@@ -238,7 +241,9 @@ impl Core {
             || self.receiving.as_ref().is_some_and(Receiving::is_busy);
         match self.carrier {
             Carrier::Open => self.has_greeted,
-            Carrier::Plugin => busy || !self.channel.is_flushed() || self.peer_end.is_some() && !self.is_through(),
+            Carrier::Plugin => {
+                busy || !self.channel.is_flushed() || self.peer_end.is_some() && !self.is_through()
+            }
             Carrier::Tcp => !self.channel.is_flushed(),
         }
     }
@@ -275,7 +280,10 @@ impl Core {
         if !self.has_greeted {
             self.has_greeted = true;
             self.events += 1;
-            poller::wake();
+            // It is to watch the connection from here on.
+            if let Some(waker) = &self.waker {
+                waker.wake();
+            }
             let greeted = self.listen();
             self.step(greeted);
         }
@@ -493,7 +501,8 @@ impl Core {
             let was_aborted = [rank, peer].iter().any(|one| arena.state_of(*one) == RankState::Aborted);
             // What the peer has sent before it closed the connection may not have been seen to end.
             let is_lost = self.failure.is_some() || self.channel.has_ended && self.peer_end.is_none();
-            if self.is_through() && self.channel.is_flushed() || is_lost || was_aborted || arena.has_failed() {
+            if self.is_through() && self.channel.is_flushed() || is_lost || was_aborted || arena.has_failed()
+            {
                 break;
             }
             if clock::now() > deadline {

@@ -44,6 +44,16 @@ pub(super) struct Polled {
     number: u64,
 }
 
+/// Wakes the thread. Takes no lock: it is used by links that are being tended.
+#[derive(Debug)]
+pub(super) struct Waker(Arc<Poller>);
+
+impl Waker {
+    pub(super) fn wake(&self) {
+        self.0.wake();
+    }
+}
+
 #[derive(Debug)]
 struct Poller {
     epoll: OwnedFd,
@@ -97,12 +107,10 @@ impl Polled {
     pub(super) fn wake(&self) {
         self.poller.wake();
     }
-}
 
-/// Has all links of this process looked at: one of them has a connection now.
-pub(super) fn wake() {
-    if let Some(poller) = POLLER.lock().as_ref().filter(|poller| poller.pid == process::id()) {
-        poller.wake();
+    /// What does so without this.
+    pub(super) fn waker(&self) -> Waker {
+        Waker(self.poller.clone())
     }
 }
 

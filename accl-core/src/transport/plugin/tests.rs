@@ -113,7 +113,11 @@ fn what_fails_before_it_is_used_leaves_everything_to_tcp_at_both_ends() {
             drop((sender, receiver));
             let counts = fake.counts();
             assert_eq!(counts.bytes, 0);
-            assert_eq!((counts.opened, counts.registered), (counts.closed, counts.deregistered), "{function}");
+            assert_eq!(
+                (counts.opened, counts.registered),
+                (counts.closed, counts.deregistered),
+                "{function}"
+            );
             assert_eq!(fake.wrong(), Vec::<String>::new(), "{function}");
         }
     }
@@ -129,7 +133,9 @@ fn where_the_plugin_is_required_tcp_takes_nothing() {
     let (mut sender, mut receiver) = (PluginSender::new(one), PluginReceiver::new(other));
     let error = carry(&mut sender, &mut receiver, &[10]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Remote);
-    for words in ["the network plugin fake is required", "from rank 0 to rank 1", "not loaded", "to go by TCP"] {
+    for words in
+        ["the network plugin fake is required", "from rank 0 to rank 1", "not loaded", "to go by TCP"]
+    {
         assert!(error.text().contains(words), "{words}: {error}");
     }
     assert_eq!(fake.counts().bytes, 0);

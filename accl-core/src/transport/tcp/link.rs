@@ -234,8 +234,15 @@ impl Link {
             let arena = mem::arena(Members::of(2, |other| other == rank)).unwrap();
             let peers = [bootstrap::PeerRecord::default(), bootstrap::PeerRecord::default()];
             let world = World::new(rank, &peers, &arena, None);
-            let network =
-                Network::new(world, secret, settings.clone(), super::Devices::default(), None, Box::new(|| Ok(()))).unwrap();
+            let network = Network::new(
+                world,
+                secret,
+                settings.clone(),
+                super::Devices::default(),
+                None,
+                Box::new(|| Ok(())),
+            )
+            .unwrap();
             let link = network.link(1 - rank, Lane::Collective);
             link.widened.store(true, Ordering::Relaxed);
             link

@@ -188,8 +188,16 @@ impl Network {
             Arc::new(Inbox { arrived: Mutex::default(), coming: Mutex::default(), world: world.clone() });
         let expectation = bootstrap::expect_links(secret, world.rank as u32, inbox.clone())?;
         let dial_patience = timeout.map_or(DIAL_PATIENCE, |timeout| timeout.min(DIAL_PATIENCE));
-        let network =
-            Self { world, secret, settings, dial_patience, give_up, inbox, devices, _expectation: expectation };
+        let network = Self {
+            world,
+            secret,
+            settings,
+            dial_patience,
+            give_up,
+            inbox,
+            devices,
+            _expectation: expectation,
+        };
         Ok(Arc::new(network))
     }
 

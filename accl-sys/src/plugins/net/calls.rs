@@ -144,11 +144,9 @@ impl Calls {
         // SAFETY: functions of the plugin, called as their versions say; what they fill in stays for the call.
         let code = unsafe {
             match self.table {
-                Table::Version12(Table11 { table, .. }) | Table::Version11(Table11 { table, .. }) => {
-                    table.init.map(|init| {
-                        init(&raw mut context, communicator, &raw mut config, logger(), null_mut())
-                    })
-                }
+                Table::Version12(Table11 { table, .. }) | Table::Version11(Table11 { table, .. }) => table
+                    .init
+                    .map(|init| init(&raw mut context, communicator, &raw mut config, logger(), null_mut())),
                 Table::Version10(table) => table.init.map(|init| init(logger(), null_mut())),
                 Table::Version9(table) => table.init.map(|init| init(logger())),
                 Table::Version8(table) => table.init.map(|init| init(logger())),
@@ -268,9 +266,8 @@ impl Calls {
     pub(super) fn register(&self, comm: Opaque, start: usize, bytes: usize) -> Outcome<Opaque> {
         let mut made = null_mut();
         // SAFETY: the plugin's own communication, and memory that its caller keeps.
-        let code = unsafe {
-            (self.common.register)(comm, start as Opaque, bytes, POINTER_HOST, &raw mut made)
-        };
+        let code =
+            unsafe { (self.common.register)(comm, start as Opaque, bytes, POINTER_HOST, &raw mut made) };
         checked(code).map(|()| made)
     }
 
@@ -394,7 +391,8 @@ impl Lists {
             profiles: [null_mut(); MOST_PIECES],
         };
         for (at, piece) in pieces.iter().take(MOST_PIECES).enumerate() {
-            (lists.data[at], lists.sizes[at], lists.tags[at]) = (piece.start as Opaque, int(piece.bytes), piece.tag);
+            (lists.data[at], lists.sizes[at], lists.tags[at]) =
+                (piece.start as Opaque, int(piece.bytes), piece.tag);
         }
         lists
     }
@@ -410,13 +408,7 @@ impl Lists {
 }
 
 /// What a device is like, from what all versions tell.
-fn read(
-    name: *mut c_char,
-    pointers: c_int,
-    kind: c_int,
-    most_receives: c_int,
-    speed: c_int,
-) -> Properties {
+fn read(name: *mut c_char, pointers: c_int, kind: c_int, most_receives: c_int, speed: c_int) -> Properties {
     Properties {
         name: text(name),
         reaches_host: pointers & POINTER_HOST != 0,

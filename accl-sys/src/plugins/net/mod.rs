@@ -153,7 +153,8 @@ impl NetworkPlugin for Plugin {
             (*self.begun.get_or_init(|| calls.init(communicator).map(|_| ()))).map_err(failed)?;
             std::ptr::null_mut()
         };
-        let mut inner = Inner { functions: functions.clone(), context, devices: Vec::new(), turn: Mutex::new(()) };
+        let mut inner =
+            Inner { functions: functions.clone(), context, devices: Vec::new(), turn: Mutex::new(()) };
         let count = calls.devices().map_err(|code| functions.failed("devices", "", code))?;
         for device in 0..count.min(MOST_DEVICES) {
             let told = calls.properties(device);
@@ -266,8 +267,7 @@ impl fmt::Debug for Listening {
 impl Listener for Listening {
     fn accept(&mut self) -> Result<Option<Box<dyn Inlet>>> {
         let made = self.inner.call("accept", self.device, |calls| calls.accept(self.comm))?;
-        let comm =
-            || Comm { inner: self.inner.clone(), device: self.device, comm: made, is_send: false };
+        let comm = || Comm { inner: self.inner.clone(), device: self.device, comm: made, is_send: false };
         Ok((!made.is_null()).then(|| Box::new(comm()) as Box<dyn Inlet>))
     }
 }
@@ -296,7 +296,11 @@ impl fmt::Debug for Comm {
 }
 
 impl Comm {
-    fn request(&self, function: &str, call: impl FnOnce(&Calls) -> Outcome<Opaque>) -> Result<Option<Request>> {
+    fn request(
+        &self,
+        function: &str,
+        call: impl FnOnce(&Calls) -> Outcome<Opaque>,
+    ) -> Result<Option<Request>> {
         let request = self.inner.call(function, self.device, call)?;
         Ok((!request.is_null()).then_some(Request(request as usize)))
     }

@@ -34,8 +34,10 @@ pub(super) type Send9 = unsafe extern "C" fn(Opaque, Opaque, usize, c_int, Opaqu
 pub(super) type Send8 = unsafe extern "C" fn(Opaque, Opaque, c_int, c_int, Opaque, Out) -> c_int;
 pub(super) type Receive10 =
     unsafe extern "C" fn(Opaque, c_int, Out, *mut usize, *mut c_int, Out, Out, Out) -> c_int;
-pub(super) type Receive9 = unsafe extern "C" fn(Opaque, c_int, Out, *mut usize, *mut c_int, Out, Out) -> c_int;
-pub(super) type Receive8 = unsafe extern "C" fn(Opaque, c_int, Out, *mut c_int, *mut c_int, Out, Out) -> c_int;
+pub(super) type Receive9 =
+    unsafe extern "C" fn(Opaque, c_int, Out, *mut usize, *mut c_int, Out, Out) -> c_int;
+pub(super) type Receive8 =
+    unsafe extern "C" fn(Opaque, c_int, Out, *mut c_int, *mut c_int, Out, Out) -> c_int;
 pub(super) type Flush = unsafe extern "C" fn(Opaque, c_int, Out, *mut c_int, Out, Out) -> c_int;
 pub(super) type Test = unsafe extern "C" fn(Opaque, *mut c_int, *mut c_int) -> c_int;
 pub(super) type Close = unsafe extern "C" fn(Opaque) -> c_int;
