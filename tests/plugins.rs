@@ -6,24 +6,13 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use support::Language::C;
+use support::plugin;
 
 /// Compiles `tests/c/plugins/profiler.c`.
 fn profiler(version: u32, fault: u32) -> PathBuf {
     plugin("profiler", version, fault)
-}
-
-/// Compiles a plugin of `tests/c/plugins`.
-fn plugin(kind: &str, version: u32, fault: u32) -> PathBuf {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("lib{kind}-{version}-{fault}-{}.so", support::unique()));
-    let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC"]);
-    compile.args([format!("-DVERSION={version}"), format!("-DFAULT={fault}")]);
-    let source = support::root().join(format!("tests/c/plugins/{kind}.c"));
-    support::run(compile.arg(source).arg("-o").arg(&file));
-    file
 }
 
 /// Runs the program with a plugin; what it printed, and what the plugin wrote.

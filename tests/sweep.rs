@@ -411,6 +411,25 @@ fn over_rdma() {
     }
 }
 
+/// The same by a network plugin and nothing else, which refuses requests, is late, and has several messages in a request.
+#[test]
+fn over_a_network_plugin() {
+    for (version, processes, threads, receives) in [(8, 2, 1, 1), (12, 3, 1, 4), (10, 2, 2, 8)] {
+        let plugin = support::plugin("net", version, 0);
+        for algorithm in ["", "ring"] {
+            let cluster = Cluster::new(processes, threads)
+                .env("ACCL_SHM_DISABLE", 1)
+                .env("NCCL_NET_PLUGIN", plugin.display())
+                .env("NCCL_NET", "Test")
+                .env("NET_TEST_RECEIVES", receives)
+                .env("NET_TEST_NULL", 3)
+                .env("NET_TEST_LATE", 2);
+            run(cluster.env("ACCL_ALGO", algorithm), cases() / 3);
+        }
+        std::fs::remove_file(plugin).unwrap();
+    }
+}
+
 /// Processes of several hosts, by memory among themselves and by TCP between the hosts: as the model says of this network, and
 /// where it takes the way for very long, or the bytes for very slow.
 #[test]

@@ -77,6 +77,18 @@ pub fn limit(resource: libc::__rlimit_resource_t, most: u64) {
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limits) }, 0);
 }
 
+/// Compiles a plugin of `tests/c/plugins`, of a version, and with a fault (0: none).
+pub fn plugin(kind: &str, version: u32, fault: u32) -> PathBuf {
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{kind}-{version}-{fault}-{}.so", unique()));
+    let mut compile = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compile.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC"]);
+    compile.args([format!("-DVERSION={version}"), format!("-DFAULT={fault}")]);
+    let source = root().join(format!("tests/c/plugins/{kind}.c"));
+    run(compile.arg(source).arg("-o").arg(&file));
+    file
+}
+
 /// The languages in which the headers must compile.
 #[derive(Clone, Copy, Debug)]
 pub enum Language {

@@ -519,6 +519,7 @@ impl Core {
 
     /// Closes communications, whatever is under way.
     pub(super) fn close(&mut self) {
+        self.is_finished = true;
         (self.sending, self.receiving, self.listener) = (None, None, None);
         if self.carrier == Carrier::Open && self.own.is_none() {
             self.own = Some(Err("this end was closed".to_string()));
