@@ -35,5 +35,5 @@ pub mod regroup;
 pub mod slab;
 pub mod streams;
 pub mod tuning;
-pub mod unsupported;
+pub mod suspend;
 pub mod windows;

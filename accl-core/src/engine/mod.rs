@@ -3,7 +3,7 @@
 //! * [`call`]: what is to be done. * `endpoint`: one rank's links and memory. * `collective`, `transfer`: the state
 //!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
 //!   waits, and notices what never comes. * [`stream`]: what is queued on host streams; `queues`, `pipeline`: the same loop
-//!   on a thread of its own. `post`, `tagged`: messages with tags; `one_sided`: memory that peers write to. `dock`, `arrivals`,
+//!   on a thread of its own. `post`, `tagged`: messages with tags; `one_sided`: memory that peers write to. `dock`, `dock_memory`, `arrivals`,
 //!   `staged`, `staging`, `windows`, `pieces`: calls in the memory of a device.
 
 mod arrivals;
@@ -11,6 +11,7 @@ mod blame;
 pub mod call;
 mod collective;
 mod dock;
+mod dock_memory;
 #[cfg(test)]
 mod dock_tests;
 mod drive;

@@ -252,6 +252,33 @@ impl Seat {
         self.endpoint.lock().close();
     }
 
+    /// Lets go of the memory of peers' devices.
+    pub fn close_windows(&self) -> Result<()> {
+        let mut endpoint = self.take_turn();
+        let (Some(dock), Some(fabric)) = (&self.dock, &mut endpoint.fabric) else { return Ok(()) };
+        let windows = fabric.lent.close_windows();
+        drop(endpoint);
+        let close = |driver: &'static dyn crate::driver::Driver| {
+            windows.iter().map(|window| driver.close(window.address())).fold(Ok(()), Result::and)
+        };
+        if windows.is_empty() { Ok(()) } else { dock.accelerator.within(close) }
+    }
+
+    /// Bytes that [`Self::give_memory_back`] would give back.
+    pub fn idle_bytes(&self, endpoint: &Endpoint) -> Result<usize> {
+        let shared = self.arena.as_ref().map_or(Ok(0), |arena| arena.idle_bytes(self.rank))?;
+        Ok(shared + endpoint.idle_bytes() + self.dock.as_ref().map_or(0, |dock| dock.staging_bytes()))
+    }
+
+    /// Gives memory back in which data goes from rank to rank. No rank may have a call under way, or a window of this one open.
+    pub fn give_memory_back(&self) -> Result<()> {
+        let mut endpoint = self.take_turn();
+        endpoint.give_back();
+        let shared = self.arena.as_ref().map_or(Ok(()), |arena| arena.give_back(self.rank));
+        drop(endpoint);
+        self.dock.as_ref().map_or(Ok(()), Dock::give_memory_back).and(shared)
+    }
+
     /// An error once this rank has aborted or the communicator has failed.
     pub fn check_alive(&self) -> Result<()> {
         self.check_abort()?;

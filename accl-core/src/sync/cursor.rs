@@ -39,6 +39,11 @@ impl Head {
     }
 }
 
+/// True if the consumer has given back all that was published.
+pub fn is_drained(tail: &Tail, head: &Head) -> bool {
+    tail.load() == head.load()
+}
+
 /// The producer's side.
 #[derive(Debug)]
 pub struct Producer {
