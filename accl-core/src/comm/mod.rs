@@ -48,8 +48,8 @@ use crate::sync::prim::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::transport::tcp::ControlHandle;
 use crate::types::Face;
 use operators::Operators;
-use standing::{Reason, Standing};
 use parking_lot::{Condvar, Mutex};
+use standing::{Reason, Standing};
 use std::sync::{Arc, OnceLock};
 
 /// How a communicator is to behave.

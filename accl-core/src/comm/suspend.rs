@@ -45,7 +45,9 @@ impl Communicator {
             )));
         }
         if self.shared.standing.add(Reason::Suspended) {
-            return Err(Error::usage("the communicator is suspended already; call ncclCommResume on every rank"));
+            return Err(Error::usage(
+                "the communicator is suspended already; call ncclCommResume on every rank",
+            ));
         }
         self.give_memory_back()
     }
@@ -60,7 +62,9 @@ impl Communicator {
 
     fn resume_now(&self) -> Result<()> {
         if !self.is_suspended() {
-            return Err(Error::usage("the communicator is not suspended; call ncclCommSuspend on every rank before"));
+            return Err(Error::usage(
+                "the communicator is not suspended; call ncclCommSuspend on every rank before",
+            ));
         }
         let taken = self.take_memory()?;
         if let Err(error) = self.verdict(taken.as_ref().err()) {

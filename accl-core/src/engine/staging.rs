@@ -147,9 +147,9 @@ impl Staging {
                     driver.free(self.start.address())
                 }
                 // What the driver still knows must stay.
-                None => driver
-                    .unregister(self.start.address())
-                    .and_then(|()| memory::free(self.start.as_ptr())),
+                None => {
+                    driver.unregister(self.start.address()).and_then(|()| memory::free(self.start.as_ptr()))
+                }
             },
         ];
         freed.into_iter().fold(Ok(()), Result::and)
