@@ -1,16 +1,25 @@
-"""How fast "accl" is beside gloo: the same loop for both, in turn, in the same processes. speed.py RANKS [ROUNDS]
+"""How fast "accl" is beside gloo: the same loop for both, in turn, in the same processes.
 
-Prints, for each operation and size, the median time of a call of either, and how many times as fast "accl" is.
+    speed.py [--hosts] [--only NAME] RANKS [ROUNDS]
+
+Prints, for each operation and size, the median time of a call of either, and how many times as fast "accl" is; at the end, what was slower.
+With --hosts the first half of the ranks is in one network namespace and the other half in another: all goes between them over TCP.
 """
 
+import argparse
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
+import hosts
 import ranks as cluster
 import torch
 import torch.distributed as dist
 
+LIMIT_S = 900
 SIZES = [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 32 << 20]
 
 
@@ -55,24 +64,76 @@ def timed(call, group, repeats):
     return (time.perf_counter() - start) / repeats
 
 
-def measure(rank, ranks, rounds):
+def repeats_of(size_bytes):
+    """Calls between two looks at the clock."""
+    for limit_bytes, repeats in ((4 << 10, 200), (64 << 10, 40), (1 << 20, 8)):
+        if size_bytes <= limit_bytes:
+            return repeats
+    return 2
+
+
+def measure(rank, ranks, rounds, only):
     groups = {"accl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     if rank == 0:
         print(f"{'operation':24}{'bytes':>10}{'accl us':>12}{'gloo us':>12}{'gloo/accl':>11}", flush=True)
+    ratios = {}
     for size in SIZES:
         for name, call in operations(size, ranks).items():
-            repeats = 200 if size <= 4 << 10 else 40 if size <= 64 << 10 else 8 if size <= 1 << 20 else 2
+            if only and not name.startswith(only):
+                continue
             times = {backend: [] for backend in groups}
             for group in groups.values():
                 call(group)
             for _ in range(rounds):
                 for backend, group in groups.items():
-                    times[backend].append(timed(call, group, repeats))
+                    times[backend].append(timed(call, group, repeats_of(size)))
             accl, gloo = (statistics.median(times[backend]) * 1e6 for backend in groups)
+            ratios[name, size] = gloo / accl
             if rank == 0:
                 print(f"{name:24}{size:10}{accl:12.1f}{gloo:12.1f}{gloo / accl:11.2f}", flush=True)
+    if rank == 0:
+        slower = [f"{name} of {size} bytes ({ratio:.2f})" for (name, size), ratio in ratios.items() if ratio < 1]
+        mean = statistics.geometric_mean(ratios.values())
+        print(f"{ranks} ranks, {rounds} rounds: geometric mean {mean:.1f}; slower than gloo: {', '.join(slower) or 'nothing'}")
+
+
+def run_on_hosts(options):
+    """Starts this program once for each rank, half of them in each namespace."""
+    with hosts.two_hosts() as names, tempfile.TemporaryDirectory() as directory:
+        # Both back ends are to use the cable.
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0"}
+        workers = []
+        for rank in range(options.ranks):
+            inside = ["ip", "netns", "exec", names[rank * 2 // options.ranks]]
+            place = ["--rank", str(rank), "--store", os.path.join(directory, "store")]
+            workers.append(subprocess.Popen([*inside, sys.executable, *sys.argv, *place], env=environment))
+        try:
+            codes = [worker.wait(LIMIT_S) for worker in workers]
+        finally:
+            for worker in workers:
+                worker.kill()
+        if any(codes):
+            raise SystemExit(f"exit codes {codes}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ranks", type=int, nargs="?", default=2)
+    parser.add_argument("rounds", type=int, nargs="?", default=5)
+    parser.add_argument("--hosts", action="store_true", help="over TCP between two network namespaces")
+    parser.add_argument("--only", help="operations whose names begin so")
+    # What the program tells those that it starts.
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    arguments = (options.rounds, options.only)
+    if options.rank is not None:
+        cluster.work(options.rank, options.ranks, measure, options.store, arguments, "accl")
+    elif options.hosts:
+        run_on_hosts(options)
+    else:
+        cluster.run(options.ranks, measure, *arguments, limit_s=LIMIT_S)
 
 
 if __name__ == "__main__":
-    arguments = [int(argument) for argument in sys.argv[1:]] or [2]
-    cluster.run(arguments[0], measure, arguments[1] if len(arguments) > 1 else 5, limit_s=900)
+    main()
