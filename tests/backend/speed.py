@@ -2,7 +2,8 @@
 
     speed.py [--hosts] [--only NAME] RANKS [ROUNDS]
 
-Prints, for each operation and size, the median time of a call of either, and how many times as fast "accl" is; at the end, what was slower.
+Prints, for each operation and size, the median time of a call of either, how many times as fast "accl" is, and its time with tensors of
+`accl.torch.empty`; at the end, what was slower than gloo.
 With --hosts the first half of the ranks is in one network namespace and the other half in another: all goes between them over TCP.
 """
 
@@ -23,12 +24,23 @@ LIMIT_S = 900
 SIZES = [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20, 32 << 20]
 
 
-def operations(size_bytes, ranks):
+def ordinary(count):
+    return torch.ones(count)
+
+
+def shared(count):
+    """Memory that peers read in place."""
+    import accl.torch
+
+    return accl.torch.empty(count).fill_(1)
+
+
+def operations(size_bytes, ranks, ones=ordinary):
     """Calls of one group, by name; the size is that of the largest buffer."""
     count = max(size_bytes // 4, 1)
     share = max(count // ranks, 1)
-    whole, other, part = torch.ones(share * ranks), torch.ones(share * ranks), torch.ones(share)
-    tensor = torch.ones(count)
+    whole, other, part = ones(share * ranks), ones(share * ranks), ones(share)
+    tensor = ones(count)
     rows = list(other.chunk(ranks))
     return {
         "all_reduce": lambda group: dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group),
@@ -72,25 +84,32 @@ def repeats_of(size_bytes):
     return 2
 
 
+def medians(ways, repeats, rounds):
+    """The median times in microseconds of calls, each a function and its group, which take turns."""
+    times = [[] for _ in ways]
+    for call, group in ways:
+        call(group)
+    for _ in range(rounds):
+        for found, (call, group) in zip(times, ways, strict=True):
+            found.append(timed(call, group, repeats))
+    return [statistics.median(found) * 1e6 for found in times]
+
+
 def measure(rank, ranks, rounds, only):
-    groups = {"accl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    accl, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
     if rank == 0:
-        print(f"{'operation':24}{'bytes':>10}{'accl us':>12}{'gloo us':>12}{'gloo/accl':>11}", flush=True)
+        print(f"{'operation':24}{'bytes':>10}{'accl us':>12}{'gloo us':>12}{'gloo/accl':>11}{'accl.torch.empty us':>21}", flush=True)
     ratios = {}
     for size in SIZES:
+        in_place = operations(size, ranks, shared)
         for name, call in operations(size, ranks).items():
             if only and not name.startswith(only):
                 continue
-            times = {backend: [] for backend in groups}
-            for group in groups.values():
-                call(group)
-            for _ in range(rounds):
-                for backend, group in groups.items():
-                    times[backend].append(timed(call, group, repeats_of(size)))
-            accl, gloo = (statistics.median(times[backend]) * 1e6 for backend in groups)
-            ratios[name, size] = gloo / accl
+            ways = [(call, accl), (call, gloo), (in_place[name], accl)]
+            ours, theirs, without_copies = medians(ways, repeats_of(size), rounds)
+            ratios[name, size] = theirs / ours
             if rank == 0:
-                print(f"{name:24}{size:10}{accl:12.1f}{gloo:12.1f}{gloo / accl:11.2f}", flush=True)
+                print(f"{name:24}{size:10}{ours:12.1f}{theirs:12.1f}{theirs / ours:11.2f}{without_copies:21.1f}", flush=True)
     if rank == 0:
         slower = [f"{name} of {size} bytes ({ratio:.2f})" for (name, size), ratio in ratios.items() if ratio < 1]
         mean = statistics.geometric_mean(ratios.values())
