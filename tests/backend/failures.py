@@ -51,6 +51,38 @@ def late(rank, ranks):
     os._exit(0)
 
 
+def begun(group, tensors, limits_s):
+    """Sums that are under way, each with a time limit."""
+    options = dist.AllreduceOptions()
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = True
+    works = []
+    for tensor, limit_s in zip(tensors, limits_s, strict=True):
+        options.timeout = datetime.timedelta(seconds=limit_s)
+        works.append(group._get_backend(torch.device("cpu")).allreduce([tensor], options))
+    return works
+
+
+def each_call_has_its_own(rank, ranks):
+    """Of two calls that are under way each has its own time limit: the first one may wait longer than the second one."""
+    group = dist.new_group(range(ranks))
+    first, second = torch.ones(2), torch.ones(3)
+    dist.all_reduce(first, group=group)
+    if rank == 0:
+        time.sleep(4)
+    for work in begun(group, (first, second), (60, 2)):
+        work.wait()
+    assert (first.tolist(), second.tolist()) == ([ranks * ranks] * 2, [ranks] * 3), (first, second)
+    # Rank 0 makes the first call alone, and the second one fails.
+    works = begun(group, (first,), (60,)) if rank == 0 else begun(group, (first, second), (60, 2))
+    works[0].wait()
+    if rank == 0:
+        time.sleep(6)
+    else:
+        cluster.raises(dist.DistBackendError, "the limit is 2.0 s", works[1].wait)
+    os._exit(0)
+
+
 def named_at_the_barrier(rank, ranks):
     """Every rank that waits is told all that are missing, and the group goes on."""
     if rank >= 2:
@@ -227,7 +259,7 @@ def end_quietly(how, store):
             assert process.returncode == 0 and lines == [], text
 
 
-CHECKS = [late, again, wrong, a_message_that_never_comes, is_given_back]
+CHECKS = [late, each_call_has_its_own, again, wrong, a_message_that_never_comes, is_given_back]
 
 
 def others():
