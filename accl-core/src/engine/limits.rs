@@ -83,7 +83,10 @@ impl LaunchLimits {
             return;
         }
         let mut later = self.later.lock();
-        while let Some((_, changes)) = later.pop_front_if(|(before, _)| *before <= done) {
+        while let Some(&(before, changes)) = later.front()
+            && before <= done
+        {
+            later.pop_front();
             if let Some(timeout) = changes.timeout {
                 self.timeout.set(timeout);
             }
