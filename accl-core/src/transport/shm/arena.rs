@@ -245,16 +245,16 @@ impl Arena {
         let staging_start = geometry.staging_start + self.members.slot(rank) * geometry.staging_bytes;
         let peers = (0..self.members.ranks()).filter(|peer| self.members.has(*peer));
         let rings = peers.flat_map(|peer| [Lane::Collective, Lane::PointToPoint].map(|lane| (peer, lane)));
-        let drained = rings.filter(move |(peer, lane)| {
-            let control = self.ring_control(rank, *peer, *lane);
-            cursor::is_drained(&control.tail, &control.head)
-        });
-        let data = drained.map(move |(peer, lane)| {
+        let drained = rings.filter_map(move |(peer, lane)| {
             let (source, destination) = (self.members.slot(rank), self.members.slot(peer));
             let start = geometry.ring_start(source, destination, lane) + size_of::<RingControl>();
-            start..start + geometry.ring_bytes
+            let data = start..start + geometry.ring_bytes;
+            // A look at the words of a ring that was never used would make memory of them.
+            let used = self.mapping.used_bytes_of(data.clone()).is_ok_and(|bytes| bytes > 0);
+            let control = || self.ring_control(rank, peer, lane);
+            (used && cursor::is_drained(&control().tail, &control().head)).then_some(data)
         });
-        std::iter::once(staging_start..staging_start + geometry.staging_bytes).chain(data)
+        std::iter::once(staging_start..staging_start + geometry.staging_bytes).chain(drained)
     }
 
     /// The layout.
