@@ -234,7 +234,7 @@ impl Arena {
         self.idle_ranges(rank).map(|range| self.mapping.used_bytes_of(range)).sum()
     }
 
-    /// Gives the memory back in which `rank` hands data to its peers: its staging area, and its rings as far as they are empty. No call may
+    /// Gives the memory back in which `rank` hands data to its peers: its staging area, and its rings but for what peers have not read. No call may
     /// be under way on any rank. It takes memory again as it is used.
     pub fn give_back(&self, rank: Rank) -> Result<()> {
         self.idle_ranges(rank).try_for_each(|range| self.mapping.give_back(range))
@@ -245,16 +245,19 @@ impl Arena {
         let staging_start = geometry.staging_start + self.members.slot(rank) * geometry.staging_bytes;
         let peers = (0..self.members.ranks()).filter(|peer| self.members.has(*peer));
         let rings = peers.flat_map(|peer| [Lane::Collective, Lane::PointToPoint].map(|lane| (peer, lane)));
-        let drained = rings.filter_map(move |(peer, lane)| {
+        let free = rings.flat_map(move |(peer, lane)| {
             let (source, destination) = (self.members.slot(rank), self.members.slot(peer));
             let start = geometry.ring_start(source, destination, lane) + size_of::<RingControl>();
             let data = start..start + geometry.ring_bytes;
             // A look at the words of a ring that was never used would make memory of them.
             let used = self.mapping.used_bytes_of(data.clone()).is_ok_and(|bytes| bytes > 0);
-            let control = || self.ring_control(rank, peer, lane);
-            (used && cursor::is_drained(&control().tail, &control().head)).then_some(data)
+            let parts = used.then(|| {
+                let control = self.ring_control(rank, peer, lane);
+                cursor::free_parts(&control.tail, &control.head, geometry.ring_bytes)
+            });
+            parts.into_iter().flatten().map(move |part| start + part.start..start + part.end)
         });
-        std::iter::once(staging_start..staging_start + geometry.staging_bytes).chain(drained)
+        std::iter::once(staging_start..staging_start + geometry.staging_bytes).chain(free)
     }
 
     /// The layout.
