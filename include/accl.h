@@ -70,8 +70,8 @@ ncclResult_t acclRequestFree(acclRequest_t request);
 const char *acclLastErrorOfThread(void);
 
 /* Time limits of one communicator, beside those that ACCL_TIMEOUT and ACCL_WARN_AFTER give to all: options for the list `ext` of
- * the ncclCollConfig_t of any collective call. Each rank sets its own; they hold for everything on that communicator from
- * this call on, even if it fails for another reason, until another call changes them. val.i is in milliseconds, 0: no limit. A negative value, or another option of
+ * the ncclCollConfig_t of any collective call. Each rank sets its own; they hold for this call and those that come after it on that
+ * communicator, even if it fails for another reason, until another call changes them. What is queued on streams by then keeps its own limits. val.i is in milliseconds, 0: no limit. A negative value, or another option of
  * this vendor: ncclInvalidArgument. NCCL ignores them.
  *
  *     ncclConfigExt_t limit = { NULL, { ACCL_VENDOR, ACCL_OPTION_TIMEOUT_MS }, { .i = 5000 } };

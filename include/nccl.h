@@ -157,7 +157,7 @@ typedef enum ncclScalarResidence {
 
 typedef enum ncclCommMemStat {
   ncclStatGpuMemSuspend = 0,   /* bytes that ncclCommSuspend() can release */
-  ncclStatGpuMemSuspended = 1, /* bytes that are released now */
+  ncclStatGpuMemSuspended = 1, /* 1 between ncclCommSuspend() and ncclCommResume() */
   ncclStatGpuMemPersist = 2,   /* bytes that stay */
   ncclStatGpuMemTotal = 3
 } ncclCommMemStat_t;
@@ -512,16 +512,17 @@ ncclResult_t pncclCommUserRank(const ncclComm_t comm, int *rank);
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *props);
 ncclResult_t pncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *props);
 
-/* Gives device memory back for a while. Not supported in host memory: ncclInvalidUsage. */
+/* Gives memory back in which data goes from rank to rank, of the host and of devices, until ncclCommResume(). All ranks call, when
+   all is over, replays of graphs too; calls are ncclInvalidUsage meanwhile. `flags` is NCCL_SUSPEND_MEM. */
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 
-/* Undoes ncclCommSuspend(). Not supported in host memory: ncclInvalidUsage. */
+/* Undoes ncclCommSuspend(). All ranks call; if one cannot get its memory, all stay suspended. */
 ncclResult_t ncclCommResume(ncclComm_t comm);
 ncclResult_t pncclCommResume(ncclComm_t comm);
 
-/* Bytes of memory by use: this rank's, and its share of what the ranks of its host have in common. In host memory those of
-   the host, all of which stay. ncclInvalidUsage while an operation is under way. */
+/* Bytes of memory by use, of the host and of devices: this rank's, and its share of what the ranks of its host have in common; for
+   ncclStatGpuMemSuspended 1 or 0. ncclInvalidUsage while an operation is under way. */
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
 ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
 

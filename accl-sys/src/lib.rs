@@ -34,6 +34,6 @@ pub mod reduce_op;
 pub mod regroup;
 pub mod slab;
 pub mod streams;
+pub mod suspend;
 pub mod tuning;
-pub mod unsupported;
 pub mod windows;

@@ -130,7 +130,7 @@ face! {
         unsafe { tell_async_error("ncclCommGetAsyncError", comm, asyncError) }
     }
 
-    /// Bytes of memory in use; in host memory nothing can be given back for a while, so that all of it stays.
+    /// Bytes of memory in use, and whether it is suspended.
     fn memory_statistics[ncclCommMemStats, pncclCommMemStats](
         comm: ncclComm_t, stat: ncclCommMemStat_t, value: *mut u64,
     ) {
@@ -138,8 +138,13 @@ face! {
         // SAFETY: the header asks for a valid pointer.
         let out = unsafe { Out::new(value, "value") }?;
         out.set(match stat {
-            ncclStatGpuMemSuspend | ncclStatGpuMemSuspended => 0,
-            ncclStatGpuMemPersist | ncclStatGpuMemTotal => comm.memory_bytes()?,
+            ncclStatGpuMemSuspend => comm.memory_use()?.idle_bytes,
+            ncclStatGpuMemSuspended => comm.is_suspended().into(),
+            ncclStatGpuMemPersist => {
+                let used = comm.memory_use()?;
+                used.total_bytes - used.idle_bytes
+            }
+            ncclStatGpuMemTotal => comm.memory_use()?.total_bytes,
             _ => {
                 return Err(Error::argument(format!(
                     "stat {} is unknown; pass one of ncclCommMemStat_t, 0 to 3",

@@ -34,7 +34,8 @@ def raises(kind, text, call):
         raise AssertionError(f"no {kind} with {text}")
 
 
-def _work(rank, ranks, function, store, arguments, backend):
+def work(rank, ranks, function, store, arguments, backend):
+    """What the process of one rank does."""
     import accl.torch  # registers the back end
 
     torch.set_num_threads(1)
@@ -55,7 +56,7 @@ def run(ranks, function, *arguments, backend="accl", limit_s=120, spared=()):
         context = processes.get_context("fork")
         store = os.path.join(directory, "store")
         workers = [
-            context.Process(target=_work, args=(rank, ranks, function, store, arguments, backend))
+            context.Process(target=work, args=(rank, ranks, function, store, arguments, backend))
             for rank in range(ranks)
         ]
         for worker in workers:

@@ -111,11 +111,15 @@ static void refusals(ncclComm_t comm) {
   RETURNS(ncclInvalidArgument, ncclCommGrow(comm, 2, NULL, 0, &child, NULL));
   RETURNS(ncclInvalidArgument, ncclCommRevoke(comm, 1));
   RETURNS(ncclInvalidArgument, ncclCommSuspend(comm, 0));
-  RETURNS(ncclInvalidUsage, ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
   /* Too late. */
   ncclEncryptionConfig_t encryption = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
   RETURNS(ncclInvalidUsage, ncclSetEncryption(&encryption));
   RETURNS(ncclInvalidUsage, ncclCommResume(comm));
+  WORKS(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  RETURNS(ncclInvalidUsage, ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+  WORKS(ncclCommMemStats(comm, ncclStatGpuMemSuspended, &bytes));
+  CHECK(bytes == 1);
+  WORKS(ncclCommResume(comm));
   RETURNS(ncclInvalidArgument, ncclCommMemStats(comm, ncclStatGpuMemTotal, NULL));
   RETURNS(ncclInvalidArgument, ncclCommMemStats(comm, (ncclCommMemStat_t)4, &bytes));
   WORKS(ncclCommMemStats(comm, ncclStatGpuMemTotal, &bytes));

@@ -13,6 +13,7 @@ mod collectives;
 mod errors;
 mod failures;
 mod graphs;
+mod suspend;
 
 use support::cluster::work;
 
@@ -24,6 +25,7 @@ fn worker() {
             &errors::SCENARIOS[..],
             &failures::SCENARIOS[..],
             &graphs::SCENARIOS[..],
+            &suspend::SCENARIOS[..],
         ]
         .concat(),
     );

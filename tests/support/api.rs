@@ -95,6 +95,8 @@ functions! {
     ncclCommCuDevice(Comm, *mut c_int);
     ncclCommUserRank(Comm, *mut c_int);
     ncclCommMemStats(Comm, c_int, *mut u64);
+    ncclCommSuspend(Comm, c_int);
+    ncclCommResume(Comm);
     ncclCommGetAsyncError(Comm, *mut c_int);
     ncclSetEncryption(Ptr);
     ncclAllReduce(Ptr, Ptr, usize, c_int, c_int, Comm, Stream);

@@ -40,6 +40,7 @@ functions! {
     cudaSetDevice(c_int);
     cudaMalloc(*mut Ptr, usize);
     cudaFree(Ptr);
+    cudaMemGetInfo(*mut usize, *mut usize);
     cudaMemcpy(Ptr, Ptr, usize, c_int);
     cudaMemsetAsync(Ptr, c_int, usize, Ptr);
     cudaMemcpyAsync(Ptr, Ptr, usize, c_int, Ptr);

@@ -70,8 +70,8 @@ impl Communicator {
         self.shared.device.is_some()
     }
 
-    /// Has devices reach each other's memory, if all can. Every rank calls when it has its seat.
-    pub(super) fn open_windows(&self, settings: &Settings) -> Result<()> {
+    /// Has devices reach each other's memory, if all can, and it is not wanted that they go apart. Every rank calls when it has its seat.
+    pub(super) fn open_windows(&self, apart: bool) -> Result<()> {
         let joined = self.joined()?;
         let own = self.rank();
         let on_one_host = joined.peers.iter().all(|peer| peer.shares_host(&joined.peers[own]));
@@ -79,7 +79,7 @@ impl Communicator {
             return Ok(());
         }
         let process = joined.peers[own].place.process;
-        let (window, offer) = joined.seat.offer_window(process, settings.driver.apart);
+        let (window, offer) = joined.seat.offer_window(process, apart);
         let agreed = self.agree_on_windows(window.as_ref(), &offer);
         match (window, &agreed) {
             (Some(window), Ok(Some(reduces))) => joined.seat.use_windows(window, *reduces),

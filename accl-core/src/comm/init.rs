@@ -311,7 +311,7 @@ impl Communicator {
             joined.seat.abort();
             return Err(error);
         }
-        self.open_windows(settings)
+        self.open_windows(settings.driver.apart)
     }
 
     /// The flight recorder of this rank.

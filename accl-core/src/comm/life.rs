@@ -1,5 +1,6 @@
 //! How a communicator ends: finalize, destroy, abort; and what goes on in the background meanwhile.
 
+use super::standing::Reason;
 use super::{Communicator, group};
 use crate::config::subsystem;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,7 +31,7 @@ impl Communicator {
         self.check_process()?;
         self.check_ready()?;
         self.check_revoked()?;
-        if self.shared.finalized.swap(true, Ordering::AcqRel) {
+        if self.shared.standing.add(Reason::Finalized) {
             return Err(Error::argument("the communicator has already been finalized; destroy it"));
         }
         if self.shared.config.blocking {

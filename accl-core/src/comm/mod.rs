@@ -21,6 +21,8 @@ mod pointers;
 mod regroup;
 mod share;
 mod split;
+mod standing;
+mod suspend;
 mod windows;
 
 pub use crate::algo::{Candidate, Selection};
@@ -31,6 +33,7 @@ pub use choose::{CallOptions, Candidates, Wish};
 pub use describe::describe_process;
 pub use device::Stream;
 pub use explain::{Explanation, Identity};
+pub use memory_use::MemoryUse;
 pub use messages::PostedMessage;
 pub use split::ChildDone;
 pub use windows::Window;
@@ -47,6 +50,7 @@ use crate::transport::tcp::ControlHandle;
 use crate::types::Face;
 use operators::Operators;
 use parking_lot::{Condvar, Mutex};
+use standing::{Reason, Standing};
 use std::sync::{Arc, OnceLock};
 
 /// How a communicator is to behave.
@@ -129,9 +133,7 @@ struct Shared {
     background: AtomicUsize,
     background_ended: (Mutex<()>, Condvar),
     aborted: AtomicBool,
-    finalized: AtomicBool,
-    /// Nothing more is carried out; what remains is to make others of it.
-    revoked: AtomicBool,
+    standing: Standing,
     splits: AtomicU64,
     /// How often its ranks have met again, without it.
     regroupings: AtomicU64,
@@ -189,8 +191,7 @@ impl Communicator {
             background: AtomicUsize::new(0),
             background_ended: (Mutex::new(()), Condvar::new()),
             aborted: AtomicBool::new(false),
-            finalized: AtomicBool::new(false),
-            revoked: AtomicBool::new(false),
+            standing: Standing::default(),
             splits: AtomicU64::new(0),
             regroupings: AtomicU64::new(0),
             invitation: Mutex::new(None),
@@ -253,8 +254,7 @@ impl Communicator {
         let usable = shared.process == process::id()
             && shared.background.load(Ordering::Acquire) == 0
             && shared.error.get().is_none()
-            && !shared.finalized.load(Ordering::Acquire)
-            && !shared.revoked.load(Ordering::Acquire)
+            && shared.standing.is_open()
             && shared.joined.get().is_none_or(|joined| !joined.seat.has_failed());
         if usable { Ok(()) } else { self.why_unusable() }
     }
@@ -265,9 +265,14 @@ impl Communicator {
         self.check_ready()?;
         self.check_revoked()?;
         self.failure().map_or(Ok(()), Err)?;
-        if self.shared.finalized.load(Ordering::Acquire) {
+        if self.shared.standing.is(Reason::Finalized) {
             return Err(Error::usage(
                 "the communicator has been finalized; only destroy and abort may follow",
+            ));
+        }
+        if self.shared.standing.is(Reason::Suspended) {
+            return Err(Error::usage(
+                "the communicator is suspended; call ncclCommResume on every rank before other calls",
             ));
         }
         Ok(())
@@ -275,7 +280,7 @@ impl Communicator {
 
     /// An error (InvalidUsage) if it was revoked.
     fn check_revoked(&self) -> Result<()> {
-        if !self.shared.revoked.load(Ordering::Acquire) {
+        if !self.shared.standing.is(Reason::Revoked) {
             return Ok(());
         }
         Err(Error::usage(
@@ -289,11 +294,11 @@ impl Communicator {
     pub fn async_state(&self) -> Result<()> {
         // A communicator that nobody will use any more may lose its ranks.
         if let Some(joined) = self.shared.joined.get()
-            && !self.shared.finalized.load(Ordering::Acquire)
+            && !self.shared.standing.is(Reason::Finalized)
         {
             joined.seat.look_for_lost_peers();
         }
-        let revoked = self.shared.revoked.load(Ordering::Acquire);
+        let revoked = self.shared.standing.is(Reason::Revoked);
         if let Some(error) =
             self.failure().filter(|error| !revoked || error.kind() != ErrorKind::InvalidUsage)
         {

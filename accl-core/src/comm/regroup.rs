@@ -6,6 +6,7 @@
 
 use super::announce::Maker;
 use super::split::ChildDone;
+use super::standing::Reason;
 use super::{CommConfig, Communicator};
 use crate::bootstrap::{self, UniqueId};
 use crate::config::Network;
@@ -20,7 +21,7 @@ impl Communicator {
     /// Ends what is under way, and refuses more; the ranks can still be split or shrunk into others. Needs no peer.
     pub fn revoke(&self) -> Result<()> {
         self.check_process()?;
-        if self.shared.finalized.load(Ordering::Acquire) {
+        if self.shared.standing.is(Reason::Finalized) {
             return Err(Error::argument(
                 "the communicator has been finalized; there is nothing to revoke; destroy it",
             ));
@@ -35,7 +36,7 @@ impl Communicator {
 
     /// Ends what is under way, and refuses more; true if that was so already.
     fn stop(&self) -> bool {
-        let before = self.shared.revoked.swap(true, Ordering::AcqRel);
+        let before = self.shared.standing.add(Reason::Revoked);
         if let Some(joined) = self.shared.joined.get() {
             joined.seat.abort();
             self.abort_windows();
@@ -54,7 +55,7 @@ impl Communicator {
         done: ChildDone,
     ) -> Result<()> {
         let members: Vec<Rank> = (0..self.ranks()).filter(|rank| !excluded.contains(rank)).collect();
-        let revoked = self.shared.revoked.load(Ordering::Acquire);
+        let revoked = self.shared.standing.is(Reason::Revoked);
         if abort {
             self.stop();
         } else if let Some(error) = self.failure().filter(|_| !revoked) {

@@ -1,6 +1,7 @@
 //! Splits: the ranks of a communicator tell each other their colours, and each colour becomes a communicator.
 
 use super::announce::{Maker, Part};
+use super::standing::Reason;
 use super::{CommConfig, Communicator, group};
 use crate::algo::Selection;
 use crate::bootstrap::PeerRecord;
@@ -30,7 +31,7 @@ impl Communicator {
     ) -> Result<()> {
         let config = config.unwrap_or_else(|| self.config());
         self.derive("accl-split", done, move |parent| {
-            if parent.shared.revoked.load(Ordering::Acquire) {
+            if parent.shared.standing.is(Reason::Revoked) {
                 return parent.split_revoked(color, key, config);
             }
             parent.split_now("CommSplit", color, key, config)

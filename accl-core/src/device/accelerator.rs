@@ -51,14 +51,14 @@ impl Accelerator {
         self.kernels.is_ok()
     }
 
-    /// Memory of the current context's device, which is never freed.
+    /// Memory of the current context's device.
     pub fn allocate(driver: &dyn Driver, bytes: usize) -> Result<UserPointer> {
         let address = driver.allocate(bytes)?;
         // SAFETY: the driver has just given it to us, of that length; nobody else has it.
         Ok(unsafe { UserPointer::new(std::ptr::with_exposed_provenance(address)) })
     }
 
-    /// Memory that another process has made by [`Self::allocate`], never freed, and exported.
+    /// Memory that another process has made by [`Self::allocate`] and exported, until [`Driver::close`]; its owner keeps it as long.
     pub fn open(driver: &dyn Driver, memory: &Exported) -> Result<UserPointer> {
         let address = driver.open(memory)?;
         // SAFETY: the driver maps it as long as this process does not close it.

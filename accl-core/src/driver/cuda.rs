@@ -191,6 +191,11 @@ impl Driver for Cuda {
         self.check("IpcOpenMemHandle", code).map(|()| address as usize)
     }
 
+    fn close(&self, address: usize) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("IpcCloseMemHandle", unsafe { (self.table.ipc_close)(address as c_ulonglong) })
+    }
+
     fn reach(&self, own: Context, peer: Context) -> Result<bool> {
         if own.handle == peer.handle {
             return Ok(true);
@@ -239,6 +244,11 @@ impl Driver for Cuda {
         // SAFETY: see the head of this file.
         let code = unsafe { (self.table.host_register)(handle(start), bytes, HOST_PORTABLE) };
         self.check("MemHostRegister", code)
+    }
+
+    fn unregister(&self, start: usize) -> Result<()> {
+        // SAFETY: see the head of this file.
+        self.check("MemHostUnregister", unsafe { (self.table.host_unregister)(handle(start)) })
     }
 
     fn device_of(&self, stream: Stream, own: Context) -> Result<i32> {

@@ -276,6 +276,10 @@ impl Driver for Fake {
         self.enter("open").and_then(|_| Err(not_there("open")))
     }
 
+    fn close(&self, _: usize) -> Result<()> {
+        self.enter("close").and_then(|_| Err(not_there("close")))
+    }
+
     fn reach(&self, own: Context, peer: Context) -> Result<bool> {
         self.enter("reach").map(|_| own == peer)
     }
@@ -289,6 +293,10 @@ impl Driver for Fake {
 
     fn register(&self, _: usize, _: usize) -> Result<()> {
         self.enter("register").map(drop)
+    }
+
+    fn unregister(&self, _: usize) -> Result<()> {
+        self.enter("unregister").map(drop)
     }
 
     fn device_of(&self, stream: Stream, own: Context) -> Result<i32> {

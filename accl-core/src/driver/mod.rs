@@ -146,6 +146,9 @@ pub trait Driver: Send + Sync + Debug {
     /// Memory of another process, as the current context's device reaches it.
     fn open(&self, memory: &Exported) -> Result<usize>;
 
+    /// Lets go of memory of [`Self::open`].
+    fn close(&self, address: usize) -> Result<()>;
+
     /// True if the device of `own` can reach memory of `peer`, another context of this process; from now on it may.
     fn reach(&self, own: Context, peer: Context) -> Result<bool>;
 
@@ -154,6 +157,9 @@ pub trait Driver: Send + Sync + Debug {
 
     /// Makes memory of the process known, so that copies from and to it run by themselves. It must stay from now on.
     fn register(&self, start: usize, bytes: usize) -> Result<()>;
+
+    /// Takes back what [`Self::register`] has done.
+    fn unregister(&self, start: usize) -> Result<()>;
 
     /// The number of the device that `stream` is of; `own` is the current context.
     fn device_of(&self, stream: Stream, own: Context) -> Result<i32>;

@@ -58,10 +58,12 @@ table! {
     host_free: ["MemFreeHost"] (*mut c_void);
     host_device_pointer: ["MemHostGetDevicePointer_v2", "MemHostGetDevicePointer"] (*mut c_ulonglong, *mut c_void, c_uint);
     host_register: ["MemHostRegister_v2", "MemHostRegister"] (*mut c_void, usize, c_uint);
+    host_unregister: ["MemHostUnregister"] (*mut c_void);
     allocate: ["MemAlloc_v2", "MemAlloc"] (*mut c_ulonglong, usize);
     free: ["MemFree_v2", "MemFree"] (c_ulonglong);
     ipc_export: ["IpcGetMemHandle"] (*mut IpcHandle, c_ulonglong);
     ipc_open: ["IpcOpenMemHandle_v2", "IpcOpenMemHandle"] (*mut c_ulonglong, IpcHandle, c_uint);
+    ipc_close: ["IpcCloseMemHandle"] (c_ulonglong);
     pointer_attributes: ["PointerGetAttributes"] (c_uint, *mut c_int, *mut *mut c_void, c_ulonglong);
     can_access_peer: ["DeviceCanAccessPeer"] (*mut c_int, c_int, c_int);
     enable_peer: ["CtxEnablePeerAccess"] (*mut c_void, c_uint);

@@ -9,18 +9,17 @@
 //! calls of the communicator, as with NCCL.
 
 use super::call::Call;
+use super::dock_memory::Store;
 use super::drive::Job;
 use super::seat::Seat;
-use super::staging::{Kind, Staging};
 use super::stream::{self, Part};
-use super::windows::Windows;
 use crate::device::{Mailbox, number_after};
 use crate::driver::{self, Capture, CaptureMode, Context, Driver, Event, Stream, Until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::prim::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// A device as a communicator has it.
 #[derive(Clone, Copy, Debug)]
@@ -122,10 +121,8 @@ pub(crate) struct Dock {
     pub(super) mailbox: Mailbox,
     order: Mutex<Order>,
     pub(super) launched: Mutex<Launched>,
-    /// Made with the first launch that goes by the host.
-    pub(super) staging: OnceLock<Staging>,
-    /// There if the devices of all ranks reach each other.
-    pub(super) windows: OnceLock<Windows>,
+    /// What launches go through.
+    pub(super) memory: Store,
     /// Nobody will end this rank's launches any more: streams go on whatever has become of them.
     pub(super) released: AtomicBool,
     /// They have been let go.
@@ -142,8 +139,7 @@ impl Dock {
             order: Mutex::new(Order { last: mailbox.before(), stream: None }),
             mailbox,
             launched: Mutex::default(),
-            staging: OnceLock::new(),
-            windows: OnceLock::new(),
+            memory: Store::new(),
             released: AtomicBool::new(false),
             let_go: AtomicBool::new(false),
         })
@@ -165,29 +161,6 @@ impl Dock {
         false
     }
 
-    /// Marks the end of what the device has under way for this rank.
-    pub(super) fn mark_end(&self) -> Result<()> {
-        self.accelerator.within(|driver| self.stagings().try_for_each(|staging| staging.mark_end(driver)))
-    }
-
-    /// True if that is done.
-    pub(super) fn has_ended(&self) -> Result<bool> {
-        self.accelerator.within(|driver| {
-            let ended =
-                self.stagings().map(|staging| staging.has_ended(driver)).collect::<Result<Vec<_>>>()?;
-            Ok(ended.into_iter().all(|ended| ended))
-        })
-    }
-
-    /// Memory that its launches go through, of the host and of the device.
-    pub(crate) fn staging_bytes(&self) -> usize {
-        self.stagings().count() * Staging::BYTES
-    }
-
-    fn stagings(&self) -> impl Iterator<Item = &Staging> {
-        self.staging.get().into_iter().chain(self.windows.get().map(|windows| &windows.staging))
-    }
-
     /// Lets all streams go on.
     pub(crate) fn release(&self) {
         self.released.store(true, Ordering::Release);
@@ -202,9 +175,11 @@ impl Dock {
             streams.iter().try_for_each(|stream| check_device(driver, own, *stream))?;
             capture = common_capture(driver, streams)?;
             let alone = seat.is_plain_alone(&content.job());
-            if !alone && self.staging.get().is_none() && self.goes_by_host(&content.job()) {
-                self.stage(driver)?;
+            let memory = self.memory.get()?;
+            if !alone && memory.lacks_host_staging(&content.job()) {
+                memory.stage(&self.accelerator)?;
             }
+            drop(memory);
             gather(driver, *first, others)?;
             match capture {
                 _ if alone => copy_alone(driver, *first, &content.job())?,
@@ -225,16 +200,6 @@ impl Dock {
             }
             launched => launched,
         }
-    }
-
-    /// Makes what launches go through. This thread may be capturing, which that is no part of.
-    #[cold]
-    fn stage(&self, driver: &'static dyn Driver) -> Result<()> {
-        let staging = relaxed(driver, || Staging::take(driver, self.accelerator.context, Kind::Host))?;
-        if let Err(staging) = self.staging.set(staging) {
-            staging.give_back();
-        }
-        Ok(())
     }
 
     fn launch_now(
@@ -332,8 +297,6 @@ impl Dock {
 
 impl Drop for Dock {
     fn drop(&mut self) {
-        let window = self.windows.take().map(|windows| windows.staging);
-        self.staging.take().into_iter().chain(window).for_each(Staging::give_back);
         let last = self.order.get_mut().last;
         let launched = self.launched.get_mut();
         // A stream that has not come to its last launch may come to this line later.

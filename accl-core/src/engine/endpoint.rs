@@ -56,6 +56,11 @@ impl WorkMemory {
         [&self.partial, &self.transit, &self.pieces, &self.staging].map(Scratch::bytes).iter().sum()
     }
 
+    /// Gives all of it back.
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+
     /// Gives back what only a large operation needed.
     pub(crate) fn trim(&mut self) {
         self.partial.trim(KEEP_SCRATCH_BYTES);
@@ -93,6 +98,16 @@ impl Endpoint {
     /// Memory of this rank alone that lasts from one operation to the next.
     pub(crate) fn own_bytes(&self) -> usize {
         self.memory.bytes() + self.fabric.as_ref().map_or(0, Fabric::buffer_bytes)
+    }
+
+    /// What of it can be given back between operations.
+    pub(crate) fn idle_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Gives that back; it comes again as it is needed.
+    pub(crate) fn give_back(&mut self) {
+        self.memory.clear();
     }
 
     /// The request behind a call. Segments grow with the data, so that a plan stays short.

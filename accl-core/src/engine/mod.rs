@@ -3,7 +3,7 @@
 //! * [`call`]: what is to be done. * `endpoint`: one rank's links and memory. * `collective`, `transfer`: the state
 //!   machines, which make what progress they can and say what they wait for. * `drive`: the loop that polls them,
 //!   waits, and notices what never comes. * [`stream`]: what is queued on host streams; `queues`, `pipeline`: the same loop
-//!   on a thread of its own. `post`, `tagged`: messages with tags; `one_sided`: memory that peers write to. `dock`, `arrivals`,
+//!   on a thread of its own. `post`, `tagged`: messages with tags; `one_sided`: memory that peers write to. `dock`, `dock_memory`, `arrivals`,
 //!   `staged`, `staging`, `windows`, `pieces`: calls in the memory of a device.
 
 mod arrivals;
@@ -11,6 +11,7 @@ mod blame;
 pub mod call;
 mod collective;
 mod dock;
+mod dock_memory;
 #[cfg(test)]
 mod dock_tests;
 mod drive;
@@ -18,6 +19,7 @@ mod endpoint;
 mod exchange;
 mod explain;
 mod lanes;
+mod limits;
 mod one_sided;
 mod pieces;
 mod pipeline;
@@ -41,9 +43,10 @@ pub use drive::{Job, run, run_call};
 pub use endpoint::Endpoint;
 pub(crate) use lanes::EAGER_BYTES;
 pub use lanes::Fabric;
+pub use limits::TimeLimits;
 pub use one_sided::{Action, MOST_WINDOWS, OneSidedCall, Put, run_one_sided};
 pub use post::Post;
-pub use seat::{Limits, Peer, Seat, TimeLimits};
+pub use seat::{Limits, Peer, Seat};
 pub use stream::{HostStream, Part, submit, submit_call};
 pub use tagged::{Label, Message, Request};
 pub use windows::{Offer as WindowOffer, OwnWindow};

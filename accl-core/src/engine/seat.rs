@@ -3,6 +3,7 @@
 use super::dock::Dock;
 use super::drive::Job;
 use super::endpoint::Endpoint;
+use super::limits::{LaunchLimits, TimeLimits};
 use super::watch::LOOK_AROUND;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::process::Watch;
@@ -42,37 +43,6 @@ pub struct Limits {
     pub patience: Patience,
 }
 
-/// Limits that are to change: each is left as it is (None), taken away (Some(None)), or set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TimeLimits {
-    /// How long an operation may stand still.
-    pub timeout: Option<Option<Duration>>,
-    /// After how long a wait explains itself.
-    pub warn_after: Option<Option<Duration>>,
-}
-
-/// A duration that any thread may change; none is kept as the largest number of nanoseconds.
-#[derive(Debug)]
-struct Changeable(AtomicU64);
-
-impl Changeable {
-    fn new(limit: Option<Duration>) -> Self {
-        Self(AtomicU64::new(Self::word(limit)))
-    }
-
-    fn word(limit: Option<Duration>) -> u64 {
-        limit.map_or(u64::MAX, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
-    }
-
-    fn get(&self) -> Option<Duration> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|ns| *ns != u64::MAX).map(Duration::from_nanos)
-    }
-
-    fn set(&self, limit: Option<Duration>) {
-        self.0.store(Self::word(limit), Ordering::Relaxed);
-    }
-}
-
 /// The seat. Everything but the endpoint may be used from any thread at any time.
 #[derive(Debug)]
 pub struct Seat {
@@ -81,8 +51,7 @@ pub struct Seat {
     /// None for a rank alone.
     pub(crate) arena: Option<Arc<Arena>>,
     pub(crate) peers: Vec<Peer>,
-    timeout: Changeable,
-    warn_after: Changeable,
+    limits: LaunchLimits,
     patience: Patience,
     /// How to wait, as the last wait has learned: a [`Habit`].
     habit: AtomicU64,
@@ -114,8 +83,7 @@ impl Seat {
             arena,
             peers,
             habit: AtomicU64::new(limits.patience.habit().to_word()),
-            timeout: Changeable::new(limits.timeout),
-            warn_after: Changeable::new(limits.warn_after),
+            limits: LaunchLimits::new(limits.timeout, limits.warn_after),
             patience: limits.patience,
             aborted: AtomicBool::new(false),
             error: OnceLock::new(),
@@ -144,22 +112,19 @@ impl Seat {
 
     /// How long an operation of this rank may stand still.
     pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.timeout.get()
+        self.limits.timeout(self.launches.done())
     }
 
     /// After how long a wait of this rank explains itself.
     pub(crate) fn warn_after(&self) -> Option<Duration> {
-        self.warn_after.get()
+        self.limits.warn_after(self.launches.done())
     }
 
-    /// Changes what a rank may stand still and when its waits explain themselves, from now on; None leaves a limit as it is.
+    /// Changes how long a rank may stand still and when its waits explain themselves, for calls from now on: those that are queued on streams
+    /// keep theirs. None leaves a limit as it is.
     pub fn set_time_limits(&self, changes: TimeLimits) {
-        if let Some(timeout) = changes.timeout {
-            self.timeout.set(timeout);
-        }
-        if let Some(warn_after) = changes.warn_after {
-            self.warn_after.set(warn_after);
-        }
+        let queued = self.launches.queued();
+        self.limits.change(changes, queued, self.launches.done());
     }
 
     /// True if [`Seat::error`] has something to say.
@@ -250,6 +215,33 @@ impl Seat {
     /// Takes this rank's links down. When this returns, no peer reads this rank's memory any more.
     pub fn close(&self) {
         self.endpoint.lock().close();
+    }
+
+    /// Lets go of the memory of peers' devices.
+    pub fn close_windows(&self) -> Result<()> {
+        let mut endpoint = self.take_turn();
+        let (Some(dock), Some(fabric)) = (&self.dock, &mut endpoint.fabric) else { return Ok(()) };
+        let windows = fabric.lent.close_windows();
+        drop(endpoint);
+        let close = |driver: &'static dyn crate::driver::Driver| {
+            windows.iter().map(|window| driver.close(window.address())).fold(Ok(()), Result::and)
+        };
+        if windows.is_empty() { Ok(()) } else { dock.accelerator.within(close) }
+    }
+
+    /// Bytes that [`Self::give_memory_back`] would give back.
+    pub fn idle_bytes(&self, endpoint: &Endpoint) -> Result<usize> {
+        let shared = self.arena.as_ref().map_or(Ok(0), |arena| arena.idle_bytes(self.rank))?;
+        Ok(shared + endpoint.idle_bytes() + self.dock.as_ref().map_or(0, |dock| dock.staging_bytes()))
+    }
+
+    /// Gives memory back in which data goes from rank to rank. No rank may have a call under way, or a window of this one open.
+    pub fn give_memory_back(&self) -> Result<()> {
+        let mut endpoint = self.take_turn();
+        endpoint.give_back();
+        let shared = self.arena.as_ref().map_or(Ok(()), |arena| arena.give_back(self.rank));
+        drop(endpoint);
+        self.dock.as_ref().map_or(Ok(()), Dock::give_memory_back).and(shared)
     }
 
     /// An error once this rank has aborted or the communicator has failed.

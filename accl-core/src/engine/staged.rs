@@ -9,6 +9,7 @@ use super::Poll;
 use super::call::{Call, Scale};
 use super::collective::CollectiveOp;
 use super::dock::Dock;
+use super::dock_memory::DockMemory;
 use super::drive::{Job, Work};
 use super::endpoint::Endpoint;
 use super::pieces::{Pieces, Portion};
@@ -16,8 +17,9 @@ use super::staged_transfers::StagedTransfers;
 use super::staging::{SLOT_BYTES, SLOTS, Staging};
 use super::windows::Windows;
 use crate::driver::Driver;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::read_scalar;
+use std::sync::Arc;
 
 /// How far a call is: numbers of pieces.
 #[derive(Debug)]
@@ -43,7 +45,8 @@ struct StagedCall {
 pub(super) struct StagedWork {
     /// What runs between ranks now.
     pub(super) work: Work,
-    begun: bool,
+    /// What it goes through, from its beginning on.
+    memory: Option<Arc<DockMemory>>,
     next_call: usize,
     call: Option<StagedCall>,
     transfers: Option<StagedTransfers>,
@@ -58,27 +61,11 @@ struct Means<'a> {
     windows: Option<&'a Windows>,
 }
 
-impl Dock {
-    /// True if a launch needs staging memory in the host.
-    pub(super) fn goes_by_host(&self, job: &Job<'_>) -> bool {
-        job.has_transfers() || job.calls.iter().any(|call| self.windows_for(call).is_none())
-    }
-
-    /// Devices read each other; a call that asks for another algorithm goes by the host.
-    fn windows_for(&self, call: &Call) -> Option<&Windows> {
-        let reads =
-            |windows: &&Windows| call.selection.is_open() && (windows.reduces || !call.kind.reduces());
-        self.windows.get().filter(reads)
-    }
-
-    fn host_staging(&self) -> Result<&Staging> {
-        self.staging.get().ok_or_else(|| Error::internal("a launch without staging memory"))
-    }
-
-    fn means(&self, call: &Call) -> Result<Means<'_>> {
+impl DockMemory {
+    fn means(&self, call: &Call, driver: &'static dyn Driver) -> Result<Means<'_>> {
         let windows = self.windows_for(call);
         let staging = windows.map_or_else(|| self.host_staging(), |windows| Ok(&windows.staging))?;
-        Ok(Means { driver: self.accelerator.driver, staging, windows })
+        Ok(Means { driver, staging, windows })
     }
 }
 
@@ -86,15 +73,19 @@ impl StagedWork {
     /// Makes what progress it can. The device's context must be the thread's.
     pub(super) fn poll(&mut self, job: &Job<'_>, endpoint: &mut Endpoint, dock: &Dock) -> Result<Poll> {
         let driver = dock.accelerator.driver;
-        let mut moved = !self.begun;
-        if !self.begun {
-            self.begun = true;
-            if job.has_transfers() {
-                self.transfers = Some(StagedTransfers::begin(job, driver, dock.host_staging()?)?);
+        let mut moved = self.memory.is_none();
+        let memory = match &self.memory {
+            Some(memory) => memory.clone(),
+            None => {
+                let memory = dock.memory.get()?;
+                if job.has_transfers() {
+                    self.transfers = Some(StagedTransfers::begin(job, driver, memory.host_staging()?)?);
+                }
+                self.memory.insert(memory).clone()
             }
-        }
+        };
         if let Some(transfers) = &mut self.transfers {
-            match transfers.poll(job, &mut self.work.transfer, endpoint, driver, dock.host_staging()?)? {
+            match transfers.poll(job, &mut self.work.transfer, endpoint, driver, memory.host_staging()?)? {
                 Poll::Done => {
                     self.transfers = None;
                     moved = true;
@@ -102,7 +93,7 @@ impl StagedWork {
                 polled => moved |= polled == Poll::Advanced,
             }
         }
-        moved |= self.poll_calls(job, endpoint, dock)?;
+        moved |= self.poll_calls(job, endpoint, dock, &memory)?;
         let done = self.transfers.is_none() && self.call.is_none() && self.next_call == job.calls.len();
         Ok(match (done, moved) {
             (true, _) => Poll::Done,
@@ -117,17 +108,23 @@ impl StagedWork {
             || self.transfers.as_ref().is_some_and(StagedTransfers::awaits_device)
     }
 
-    fn poll_calls(&mut self, job: &Job<'_>, endpoint: &mut Endpoint, dock: &Dock) -> Result<bool> {
+    fn poll_calls(
+        &mut self,
+        job: &Job<'_>,
+        endpoint: &mut Endpoint,
+        dock: &Dock,
+        memory: &DockMemory,
+    ) -> Result<bool> {
         let mut moved = false;
         loop {
             let Some(staged) = &mut self.call else {
                 let Some(call) = job.calls.get(self.next_call) else { return Ok(moved) };
                 self.next_call += 1;
-                self.call = Some(StagedCall::begin(call, endpoint.ranks, dock)?);
+                self.call = Some(StagedCall::begin(call, endpoint.ranks, dock, memory)?);
                 moved = true;
                 continue;
             };
-            moved |= staged.poll(&mut self.work.collective, endpoint, dock)?;
+            moved |= staged.poll(&mut self.work.collective, endpoint, dock, memory)?;
             if staged.returned < staged.pieces.count {
                 return Ok(moved);
             }
@@ -137,8 +134,8 @@ impl StagedWork {
 }
 
 impl StagedCall {
-    fn begin(call: &Call, ranks: usize, dock: &Dock) -> Result<Self> {
-        let means = dock.means(call)?;
+    fn begin(call: &Call, ranks: usize, dock: &Dock, memory: &DockMemory) -> Result<Self> {
+        let means = memory.means(call, dock.accelerator.driver)?;
         let mut awaits_factor = false;
         if let Some((dtype, Scale::InMemory(place))) = call.operator.scale {
             let lane = &means.staging.input;
@@ -190,8 +187,9 @@ impl StagedCall {
         running: &mut Option<CollectiveOp>,
         endpoint: &mut Endpoint,
         dock: &Dock,
+        memory: &DockMemory,
     ) -> Result<bool> {
-        let means = dock.means(&self.call)?;
+        let means = memory.means(&self.call, dock.accelerator.driver)?;
         if !self.has_factor(endpoint, dock, &means)? {
             return Ok(false);
         }

@@ -58,6 +58,13 @@ impl Lane {
     fn has_ended(&self, driver: &dyn Driver) -> Result<bool> {
         driver.has_passed(self.end)
     }
+
+    /// Gives stream and events back.
+    fn free(&self, driver: &dyn Driver) -> Result<()> {
+        let events = self.events.iter().chain([&self.end]);
+        let events = events.map(|event| driver.destroy_event(*event)).fold(Ok(()), Result::and);
+        driver.destroy_stream(self.stream).and(events)
+    }
 }
 
 /// Where staging memory lies.
@@ -73,7 +80,8 @@ pub(super) enum Kind {
 ///
 /// It is made when a program makes a communicator, or launches something for the first time, by the program's own thread, and
 /// kept for the next communicator of the context when this one ends: drivers wait for all work of the device when memory is given
-/// back, and may when it is made, and the engine's thread would wait for work that waits for the engine.
+/// back, and may when it is made, and the engine's thread would wait for work that waits for the engine. Only a program that
+/// suspends a communicator gives it back, by a thread of its own.
 #[derive(Debug)]
 pub(super) struct Staging {
     context: Context,
@@ -89,6 +97,9 @@ pub(super) struct Staging {
 /// What no communicator uses.
 static SPARE: Mutex<Vec<Staging>> = Mutex::new(Vec::new());
 
+/// Who worked in windows that were freed, by context.
+static IDLE: Mutex<Vec<(Context, &'static device::Accelerator)>> = Mutex::new(Vec::new());
+
 impl Staging {
     pub(super) const BYTES: usize = 2 * SLOTS * SLOT_BYTES;
 
@@ -103,10 +114,10 @@ impl Staging {
         let (start, accelerator) = match kind {
             Kind::Host => (host_memory(driver)?, None),
             Kind::Device => {
-                let accelerator = device::Accelerator::new(driver)?;
-                let start = device::Accelerator::allocate(driver, Self::BYTES)?;
-                // As long-lived as the memory.
-                (start, Some(&*Box::leak(Box::new(accelerator))))
+                let accelerator = accelerator_of(driver, context)?;
+                let start = device::Accelerator::allocate(driver, Self::BYTES)
+                    .inspect_err(|_| IDLE.lock().push((context, accelerator)))?;
+                (start, Some(accelerator))
             }
         };
         let input = Lane::new(driver, start)?;
@@ -122,6 +133,26 @@ impl Staging {
     /// Keeps it for the next one. Nothing may be under way in it.
     pub(super) fn give_back(self) {
         SPARE.lock().push(self);
+    }
+
+    /// Gives its memory back to the system, which may wait for the device. Nothing may be under way in it, and no peer may have it open.
+    pub(super) fn free(self, driver: &dyn Driver) -> Result<()> {
+        let freed = [
+            self.input.free(driver),
+            self.output.free(driver),
+            driver.destroy_event(self.transfers),
+            match self.accelerator {
+                Some(accelerator) => {
+                    IDLE.lock().push((self.context, accelerator));
+                    driver.free(self.start.address())
+                }
+                // What the driver still knows must stay.
+                None => {
+                    driver.unregister(self.start.address()).and_then(|()| memory::free(self.start.as_ptr()))
+                }
+            },
+        ];
+        freed.into_iter().fold(Ok(()), Result::and)
     }
 
     /// Marks the end of what is under way, after a failure.
@@ -150,6 +181,17 @@ impl Staging {
     pub(super) fn exported(&self, driver: &dyn Driver) -> Result<Exported> {
         driver.export(self.start.address())
     }
+}
+
+/// Who works in a window of the context, which must be the thread's.
+fn accelerator_of(driver: &'static dyn Driver, context: Context) -> Result<&'static device::Accelerator> {
+    let mut idle = IDLE.lock();
+    if let Some(index) = idle.iter().position(|(of, _)| *of == context) {
+        return Ok(idle.swap_remove(index).1);
+    }
+    drop(idle);
+    // Whoever runs in it holds it without a count.
+    Ok(Box::leak(Box::new(device::Accelerator::new(driver)?)))
 }
 
 /// Staging memory in the host, which peers map, and the driver knows.

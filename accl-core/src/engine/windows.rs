@@ -116,8 +116,9 @@ impl Seat {
     /// Uses the window from now on: all ranks have said that they can.
     pub fn use_windows(&self, own: OwnWindow, reduces: bool) {
         let (Some(dock), Some(device)) = (&self.dock, own.staging.accelerator()) else { return };
-        if let Err(again) = dock.windows.set(Windows { staging: own.staging, device, reduces }) {
-            again.staging.give_back();
+        match dock.memory.get() {
+            Ok(memory) => memory.set_windows(Windows { staging: own.staging, device, reduces }),
+            Err(_) => own.staging.give_back(),
         }
     }
 }

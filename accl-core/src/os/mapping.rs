@@ -8,6 +8,7 @@
 use crate::error::{Error, Result};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -18,6 +19,8 @@ use std::sync::atomic::AtomicU64;
 pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// Others may map the same memory.
+    shared: bool,
 }
 
 // SAFETY: the range belongs to the process, not to a thread; all access goes through raw pointers or atomics.
@@ -37,7 +40,7 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         };
-        Self::from_result(start, bytes)
+        Self::from_result(start, bytes, false)
     }
 
     /// Has the kernel fill the range with zeros in every forked child; false where it cannot (before Linux 4.14).
@@ -62,7 +65,7 @@ impl Mapping {
                 0,
             )
         };
-        Self::from_result(start, bytes)
+        Self::from_result(start, bytes, true)
     }
 
     /// Maps `bytes` of a file from byte `offset` on, shared, to be read only, or to be written, too.
@@ -71,7 +74,7 @@ impl Mapping {
         let protection = if written { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe { rustix::mm::mmap(null_mut(), bytes, protection, flags, file, offset) };
-        Self::from_result(start, bytes)
+        Self::from_result(start, bytes, true)
     }
 
     /// The first byte.
@@ -82,12 +85,18 @@ impl Mapping {
     /// Bytes of those pages of the range that anybody has touched, as far as they are in memory now. Asks the kernel for each page: not
     /// for the path of an operation.
     pub fn used_bytes(&self) -> Result<usize> {
+        self.used_bytes_of(0..self.bytes)
+    }
+
+    /// The same of the whole pages in a range of offsets.
+    pub fn used_bytes_of(&self, range: Range<usize>) -> Result<usize> {
         const PAGES: usize = 4096;
         let page_bytes = rustix::param::page_size();
+        let range = self.whole_pages(range);
         let mut used = [0u8; PAGES];
         let mut pages = 0;
-        for offset in (0..self.bytes).step_by(PAGES * page_bytes) {
-            let bytes = (self.bytes - offset).min(PAGES * page_bytes);
+        for offset in range.clone().step_by(PAGES * page_bytes) {
+            let bytes = (range.end - offset).min(PAGES * page_bytes);
             let start = self.start.as_ptr().wrapping_add(offset);
             // SAFETY: the range is ours, and there is a byte for each of its pages.
             if unsafe { libc::mincore(start.cast(), bytes, used.as_mut_ptr()) } != 0 {
@@ -99,18 +108,48 @@ impl Mapping {
         Ok(pages * page_bytes)
     }
 
+    /// Gives the memory of the whole pages in a range of offsets back to the system, for all who map it: they are zeros then, and take
+    /// memory again once they are touched. Nobody may use them meanwhile.
+    pub fn give_back(&self, range: Range<usize>) -> Result<()> {
+        let range = self.whole_pages(range);
+        if range.is_empty() {
+            return Ok(());
+        }
+        // What is private has no file that a hole could be made in.
+        let advice = if self.shared { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
+        let start = self.start.as_ptr().wrapping_add(range.start);
+        // SAFETY: the range is ours, and whoever calls says that its content may go.
+        if unsafe { libc::madvise(start.cast(), range.len(), advice) } != 0 {
+            let why = std::io::Error::last_os_error();
+            return Err(Error::system("cannot give memory back", why));
+        }
+        Ok(())
+    }
+
+    /// Those of a range; a mapping begins with a page, and its end is that of its last one.
+    fn whole_pages(&self, range: Range<usize>) -> Range<usize> {
+        let page_bytes = rustix::param::page_size();
+        let end = if range.end >= self.bytes { self.bytes } else { range.end / page_bytes * page_bytes };
+        let start = range.start.next_multiple_of(page_bytes);
+        start..end.max(start)
+    }
+
     /// Length of the range.
     pub fn len_bytes(&self) -> usize {
         self.bytes
     }
 
-    fn from_result(start: rustix::io::Result<*mut core::ffi::c_void>, bytes: usize) -> Result<Self> {
+    fn from_result(
+        start: rustix::io::Result<*mut core::ffi::c_void>,
+        bytes: usize,
+        shared: bool,
+    ) -> Result<Self> {
         let start = start.map_err(|errno| {
             let what = format!("cannot map {bytes} bytes of memory");
             Error::system(what, errno)
         })?;
         let start = NonNull::new(start.cast()).ok_or_else(|| Error::internal("a mapping at address 0"))?;
-        Ok(Self { start, bytes })
+        Ok(Self { start, bytes, shared })
     }
 }
 

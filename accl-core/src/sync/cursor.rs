@@ -5,6 +5,7 @@
 //! keeps a copy of the other's cursor and looks again only when the copy does not suffice.
 
 use super::prim::{AtomicU64, Ordering};
+use std::ops::Range;
 
 /// The producer's published cursor, alone on its cache lines.
 #[derive(Debug, Default)]
@@ -36,6 +37,19 @@ impl Head {
     /// Whole messages consumed. Acquire: pairs with [`Consumer::finish_message`].
     pub fn messages(&self) -> u64 {
         self.messages.load(Ordering::Acquire)
+    }
+}
+
+/// The offsets in a ring of `capacity` bytes that hold nothing which the consumer still needs, in two parts. For the producer alone.
+pub fn free_parts(tail: &Tail, head: &Head, capacity: usize) -> [Range<usize>; 2] {
+    // The producer's own cursor stands still meanwhile; the consumer's only frees more.
+    let (head, tail) = (head.load(), tail.load());
+    let (first, end) = (head as usize % capacity, tail as usize % capacity);
+    match tail - head {
+        0 => [0..capacity, 0..0],
+        unread if unread as usize >= capacity => [0..0, 0..0],
+        _ if first < end => [end..capacity, 0..first],
+        _ => [end..first, 0..0],
     }
 }
 
@@ -130,6 +144,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+
+    #[test]
+    fn what_is_free_is_all_but_what_is_unread() {
+        let of = |head: u64, tail: u64| {
+            let (own, other) = (Tail::default(), Head::default());
+            own.0.store(tail, Ordering::Relaxed);
+            other.bytes.store(head, Ordering::Relaxed);
+            free_parts(&own, &other, 100)
+        };
+        assert_eq!(of(0, 0), [0..100, 0..0]);
+        assert_eq!(of(250, 250), [0..100, 0..0]);
+        assert_eq!(of(210, 230), [30..100, 0..10]);
+        assert_eq!(of(290, 320), [20..90, 0..0]);
+        assert_eq!(of(290, 300), [0..90, 0..0]);
+        assert_eq!(of(130, 230), [0..0, 0..0]);
+    }
 
     #[derive(Clone, Copy, Debug)]
     enum Step {

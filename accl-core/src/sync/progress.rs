@@ -25,6 +25,11 @@ impl Progress {
         self.queued.0.fetch_add(1, Ordering::AcqRel)
     }
 
+    /// How many were queued so far.
+    pub fn queued(&self) -> u64 {
+        self.queued.0.load(Ordering::Acquire)
+    }
+
     /// How many are done.
     #[inline]
     pub fn done(&self) -> u64 {

@@ -268,6 +268,7 @@ class NativeStreams(_Launching):
             *(opened.request_test, opened.request_wait, opened.request_source, opened.request_free),
             *(opened.isend, opened.irecv),
             *(opened.all_reduce, opened.reduce_scatter, opened.broadcast, opened.all_gather, opened.all_to_all),
+            *(opened.reduce, opened.send, opened.recv, opened.group_start, opened.group_end),
         ]
         addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
         self._rank = module.rank(addresses, lambda text: str(explained(text)))

@@ -22,12 +22,13 @@ use super::members::Members;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::cpu;
 use crate::os::mapping::Mapping;
-use crate::sync::cursor::{Head, Tail};
+use crate::sync::cursor::{self, Head, Tail};
 use crate::sync::lease::Lease;
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::verdict::Verdict;
 use crate::topo::{FIGURES, Machine};
 use crate::types::Rank;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How many operations the board keeps of each rank, where their data fits into the heads.
@@ -226,6 +227,37 @@ impl Arena {
     /// Bytes of it that take memory, whoever of its ranks has touched them.
     pub fn used_bytes(&self) -> Result<usize> {
         self.mapping.used_bytes()
+    }
+
+    /// Bytes of what [`Self::give_back`] would give back now.
+    pub fn idle_bytes(&self, rank: Rank) -> Result<usize> {
+        self.idle_ranges(rank).map(|range| self.mapping.used_bytes_of(range)).sum()
+    }
+
+    /// Gives the memory back in which `rank` hands data to its peers: its staging area, and its rings but for what peers have not read. No call may
+    /// be under way on any rank. It takes memory again as it is used.
+    pub fn give_back(&self, rank: Rank) -> Result<()> {
+        self.idle_ranges(rank).try_for_each(|range| self.mapping.give_back(range))
+    }
+
+    fn idle_ranges(&self, rank: Rank) -> impl Iterator<Item = Range<usize>> {
+        let geometry = self.geometry;
+        let staging_start = geometry.staging_start + self.members.slot(rank) * geometry.staging_bytes;
+        let peers = (0..self.members.ranks()).filter(|peer| self.members.has(*peer));
+        let rings = peers.flat_map(|peer| [Lane::Collective, Lane::PointToPoint].map(|lane| (peer, lane)));
+        let free = rings.flat_map(move |(peer, lane)| {
+            let (source, destination) = (self.members.slot(rank), self.members.slot(peer));
+            let start = geometry.ring_start(source, destination, lane) + size_of::<RingControl>();
+            let data = start..start + geometry.ring_bytes;
+            // A look at the words of a ring that was never used would make memory of them.
+            let used = self.mapping.used_bytes_of(data.clone()).is_ok_and(|bytes| bytes > 0);
+            let parts = used.then(|| {
+                let control = self.ring_control(rank, peer, lane);
+                cursor::free_parts(&control.tail, &control.head, geometry.ring_bytes)
+            });
+            parts.into_iter().flatten().map(move |part| start + part.start..start + part.end)
+        });
+        std::iter::once(staging_start..staging_start + geometry.staging_bytes).chain(free)
     }
 
     /// The layout.

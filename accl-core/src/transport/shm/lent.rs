@@ -162,9 +162,14 @@ impl LentMemory {
         }
     }
 
-    /// Makes memory of `peer`'s device known, until this rank leaves.
+    /// Makes memory of `peer`'s device known, until it is closed or this rank leaves.
     pub fn open_window(&mut self, peer: Rank, window: Window) {
         self.mapped[peer].window = Some(window);
+    }
+
+    /// Forgets the memory of peers' devices; where it lay for this process.
+    pub fn close_windows(&mut self) -> Vec<UserPointer> {
+        self.mapped.iter_mut().filter_map(|mapped| mapped.window.take()).map(|window| window.here).collect()
     }
 
     /// Lets go of `peer`'s regions if some have ended since they were mapped: their addresses may mean other memory now.

@@ -17,7 +17,7 @@ import warnings
 
 import torch
 
-_SOURCES = [pathlib.Path(__file__).parent / name for name in ("backend.cpp", "work.hpp")]
+_SOURCES = [pathlib.Path(__file__).parent / name for name in ("backend.cpp", "lists.hpp", "work.hpp")]
 _NAME = "_accl_native"
 
 _loaded = None

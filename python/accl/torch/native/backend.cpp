@@ -1,6 +1,7 @@
 // The back end as PyTorch's C++ sees it. Plain calls, which most are, go to the library from here: one dense tensor of a type that the library
 // has, built-in operators, the group's own time limit. All others are Python's (`group.py`).
 
+#include "lists.hpp"
 #include "work.hpp"
 
 #include <algorithm>
@@ -13,7 +14,6 @@ namespace accl {
 using TensorLists = std::vector<Tensors>;
 using AnyWork = c10::intrusive_ptr<c10d::Work>;
 
-constexpr int kUint8 = 1;
 constexpr int kMax = 2;
 constexpr int kAnyRank = -1;
 
@@ -23,11 +23,15 @@ inline int type_of(const at::Tensor &tensor) {
   case at::kChar: return 0;
   case at::kByte: return 1;
   case at::kInt: return 2;
+  case at::kUInt32: return 3;
   case at::kLong: return 4;
+  case at::kUInt64: return 5;
   case at::kHalf: return 6;
   case at::kFloat: return 7;
   case at::kDouble: return 8;
   case at::kBFloat16: return 9;
+  case at::kFloat8_e4m3fn: return 10;
+  case at::kFloat8_e5m2: return 11;
   default: return -1;
   }
 }
@@ -42,12 +46,6 @@ inline int operator_of(const c10d::ReduceOp &op) {
   case c10d::ReduceOp::AVG: return 4;
   default: return -1;
   }
-}
-
-/// True if calls can use its memory as it is.
-inline bool is_plain(const at::Tensor &tensor) {
-  return tensor.layout() == at::kStrided && tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
-         !tensor.is_neg();
 }
 
 /// What callers want who do not say: not to wait. Releases of PyTorch differ in whether they can say.
@@ -138,6 +136,14 @@ public:
         return functions_.all_to_all(from, to, bytes, kUint8, comm, stream);
       });
     }
+    // Even shares are another call, which all ranks make.
+    if (!(output_sizes.empty() && input_sizes.empty()) && plain(options, input) && plain(options, output) &&
+        input.scalar_type() == output.scalar_type()) {
+      auto sends = rows_of(input, input_sizes, getSize()), receives = rows_of(output, output_sizes, getSize());
+      if (sends && receives) {
+        return exchange(options, {output}, {input}, std::move(*sends), std::move(*receives));
+      }
+    }
     return python("all_to_all_single", output, input, output_sizes, input_sizes, options);
   }
 
@@ -154,15 +160,55 @@ public:
   }
 
   AnyWork allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &options) override {
+    int op = operator_of(options.reduceOp);
+    bool is_ours = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor &tensor) {
+      return type_of(tensor) >= 0 && is_plain(tensor);
+    });
+    if (tensors.size() > 1 && plain(options) && op >= 0 && is_ours) {
+      return run(options, tensors, {}, [=, this](void *comm, void *stream) {
+        return grouped(functions_, [&] {
+          for (const at::Tensor &tensor : tensors) {
+            void *data = tensor.data_ptr();
+            functions_.all_reduce(data, data, tensor.numel(), type_of(tensor), op, comm, stream);
+          }
+        });
+      });
+    }
     return python("allreduce_coalesced", tensors, options);
   }
   AnyWork allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &options) override {
     return python("allreduce_sparse", tensors, options);
   }
   AnyWork reduce(Tensors &tensors, const c10d::ReduceOptions &options) override {
+    int op = operator_of(options.reduceOp), type = tensors.size() == 1 ? type_of(tensors[0]) : -1;
+    if (type >= 0 && op >= 0 && plain(options, tensors[0])) {
+      void *data = tensors[0].data_ptr();
+      size_t count = tensors[0].numel();
+      int root = options.rootRank;
+      return run(options, tensors, {}, [=, this](void *comm, void *stream) {
+        return functions_.reduce(data, getRank() == root ? data : nullptr, count, type, op, root, comm, stream);
+      });
+    }
     return python("reduce", tensors, options);
   }
   AnyWork allgather(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &options) override {
+    if (is_row(outputs, inputs) && plain(options, inputs[0]) && are_alike(outputs[0], inputs[0])) {
+      const Tensors &row = outputs[0];
+      const at::Tensor &input = inputs[0];
+      at::Tensor flat = together(row);
+      Finish finish;
+      if (!flat.defined()) {
+        flat = at::empty({input.numel() * getSize()}, input.options().requires_grad(false));
+        finish = [flat, row] { hand_out(flat, row); };
+      }
+      const void *from = input.data_ptr();
+      void *to = flat.data_ptr();
+      size_t bytes = input.nbytes();
+      return run(
+          options, row, {input},
+          [=, this](void *comm, void *stream) { return functions_.all_gather(from, to, bytes, kUint8, comm, stream); },
+          std::move(finish));
+    }
     return python("allgather", outputs, inputs, options);
   }
   AnyWork allgather_coalesced(TensorLists &outputs, Tensors &inputs, const c10d::AllgatherOptions &options) override {
@@ -173,12 +219,45 @@ public:
     return python("all_gather_single_coalesced", outputs, inputs, options);
   }
   AnyWork gather(TensorLists &outputs, Tensors &inputs, const c10d::GatherOptions &options) override {
+    int root = options.rootRank;
+    bool receives = getRank() == root;
+    if (inputs.size() == 1 && plain(options, inputs[0]) &&
+        (!receives || (is_row(outputs, inputs) && are_plain(outputs[0], inputs[0].scalar_type())))) {
+      Tensors row = receives ? outputs[0] : Tensors();
+      return exchange(options, row, inputs, {{inputs[0].data_ptr(), inputs[0].nbytes(), root}}, parts_of(row));
+    }
     return python("gather", outputs, inputs, options);
   }
   AnyWork scatter(Tensors &outputs, TensorLists &inputs, const c10d::ScatterOptions &options) override {
+    int root = options.rootRank;
+    bool sends = getRank() == root;
+    if (outputs.size() == 1 && plain(options, outputs[0]) &&
+        (!sends || (is_row(inputs, outputs) && are_plain(inputs[0], outputs[0].scalar_type())))) {
+      Tensors row = sends ? inputs[0] : Tensors();
+      return exchange(options, outputs, row, parts_of(row), {{outputs[0].data_ptr(), outputs[0].nbytes(), root}});
+    }
     return python("scatter", outputs, inputs, options);
   }
   AnyWork reduce_scatter(Tensors &outputs, TensorLists &inputs, const c10d::ReduceScatterOptions &options) override {
+    if (is_row(inputs, outputs) && plain(options, outputs[0])) {
+      const at::Tensor &output = outputs[0];
+      int type = type_of(output), op = operator_of(options.reduceOp);
+      bool is_even = std::all_of(inputs[0].begin(), inputs[0].end(), [&output](const at::Tensor &part) {
+        return part.sizes() == output.sizes();
+      });
+      if (type >= 0 && op >= 0 && is_even && are_plain(inputs[0], output.scalar_type())) {
+        at::Tensor flat = together(inputs[0]);
+        if (!flat.defined()) {
+          flat = joined(inputs[0]);
+        }
+        const void *from = flat.data_ptr();
+        void *to = output.data_ptr();
+        size_t count = output.numel();
+        return run(options, {output}, {flat}, [=, this](void *comm, void *stream) {
+          return functions_.reduce_scatter(from, to, count, type, op, comm, stream);
+        });
+      }
+    }
     return python("reduce_scatter", outputs, inputs, options);
   }
   AnyWork reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
@@ -186,6 +265,11 @@ public:
     return python("reduce_scatter_single_coalesced", outputs, inputs, options);
   }
   AnyWork alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &options) override {
+    size_t size = getSize();
+    if (outputs.size() == size && inputs.size() == size && plain(options) &&
+        are_plain(inputs, inputs[0].scalar_type()) && are_plain(outputs, inputs[0].scalar_type())) {
+      return exchange(options, outputs, inputs, parts_of(inputs), parts_of(outputs));
+    }
     return python("alltoall", outputs, inputs, options);
   }
   AnyWork send(Tensors &tensors, int peer, int tag) override {
@@ -259,9 +343,21 @@ private:
     return plain(options) && is_plain(tensor);
   }
 
-  /// Makes a call, now if the caller waits for it, else on a stream.
+  /// True if there is one list, of a tensor for each rank, and one tensor beside it.
+  bool is_row(const TensorLists &lists, const Tensors &beside) const {
+    return lists.size() == 1 && (int)lists[0].size() == getSize() && beside.size() == 1;
+  }
+
+  template <typename Options>
+  AnyWork exchange(const Options &options, Tensors outputs, Tensors inputs, Parts sends, Parts receives) {
+    return run(options, std::move(outputs), std::move(inputs), [&, this](void *comm, void *stream) {
+      return accl::exchange(functions_, sends, receives, comm, stream);
+    });
+  }
+
+  /// Makes a call, now if the caller waits for it, else on a stream; `finish` is for when it is over.
   template <typename Options, typename Call>
-  AnyWork run(const Options &options, Tensors outputs, Tensors inputs, Call call) {
+  AnyWork run(const Options &options, Tensors outputs, Tensors inputs, Call call, Finish finish = nullptr) {
     WithoutPython released;
     sequence_++;
     uintptr_t stream = 0;
@@ -281,9 +377,13 @@ private:
       own_->refuse(text);
     }
     if (!stream) {
+      if (finish) {
+        finish();
+      }
       return done_;
     }
-    return own_->keep(c10::make_intrusive<StreamWork>(own_, stream, std::move(outputs), std::move(inputs), nullptr));
+    return own_->keep(
+        c10::make_intrusive<StreamWork>(own_, stream, std::move(outputs), std::move(inputs), std::move(finish)));
   }
 
   template <typename... Arguments> AnyWork python(const char *method, Arguments &&...arguments) {
@@ -359,12 +459,11 @@ PYBIND11_MODULE(_accl_native, module) {
   module.def("give_back", [](Ref rank, uintptr_t stream) { rank->give_back(stream); });
   module.def("drain", [](Ref rank, int64_t limit_ms) { return rank->drain(std::chrono::milliseconds(limit_ms)); });
   module.def("work", [](Ref rank, uintptr_t stream, Tensors outputs, py::object finish) -> AnyWork {
-    auto last = locked(new py::object(std::move(finish)));
-    return rank->keep(c10::make_intrusive<StreamWork>(rank, stream, std::move(outputs), Tensors(), std::move(last)));
+    return rank->keep(c10::make_intrusive<StreamWork>(rank, stream, std::move(outputs), Tensors(),
+                                                      by_python(std::move(finish))));
   });
   module.def("message", [](Ref rank, uintptr_t request, bool receives, Tensors tensors, py::object finish) -> AnyWork {
-    auto last = locked(new py::object(std::move(finish)));
-    return rank->keep(
-        c10::make_intrusive<MessageWork>(rank, (void *)request, receives, std::move(tensors), std::move(last)));
+    return rank->keep(c10::make_intrusive<MessageWork>(rank, (void *)request, receives, std::move(tensors),
+                                                       by_python(std::move(finish))));
   });
 }

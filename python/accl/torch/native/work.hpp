@@ -49,6 +49,11 @@ struct Functions {
   int (*broadcast)(const void *, void *, size_t, int, int, void *, void *);
   int (*all_gather)(const void *, void *, size_t, int, void *, void *);
   int (*all_to_all)(const void *, void *, size_t, int, void *, void *);
+  int (*reduce)(const void *, void *, size_t, int, int, int root, void *, void *);
+  int (*send_part)(const void *, size_t, int, int peer, void *, void *);
+  int (*receive_part)(void *, size_t, int, int peer, void *, void *);
+  int (*group_start)();
+  int (*group_end)();
 };
 
 /// Python's objects go with the interpreter locked, whoever lets go of them.
@@ -57,6 +62,22 @@ template <typename T> std::shared_ptr<T> locked(T *value) {
     py::gil_scoped_acquire lock;
     delete value;
   });
+}
+
+/// What is called once when an operation has succeeded, and holds on to what must live until then.
+using Finish = std::function<void()>;
+
+/// The same by Python.
+inline Finish by_python(py::object call) {
+  return [last = locked(new py::object(std::move(call)))] {
+    py::gil_scoped_acquire lock;
+    try {
+      (*last)();
+    } catch (py::error_already_set &error) {
+      // Its words need the interpreter.
+      throw std::runtime_error(error.what());
+    }
+  };
 }
 
 /// Lets other threads of Python go on: one of them may be about to end what is waited for.
@@ -75,7 +96,7 @@ private:
 /// Something that is under way, or will be.
 class PendingWork : public c10d::Work {
 public:
-  PendingWork(Tensors outputs, Tensors inputs, std::shared_ptr<py::object> finish)
+  PendingWork(Tensors outputs, Tensors inputs, Finish finish)
       : c10d::Work(-1, c10d::OpType::UNKNOWN), outputs_(std::move(outputs)), inputs_(std::move(inputs)),
         finish_(std::move(finish)) {}
 
@@ -84,7 +105,7 @@ public:
     if (!over_) {
       new Tensors(std::move(outputs_));
       new Tensors(std::move(inputs_));
-      new std::shared_ptr<py::object>(std::move(finish_));
+      new Finish(std::move(finish_));
     }
   }
 
@@ -174,15 +195,14 @@ private:
       tell_failure();
     }
     if (finish_) {
-      py::gil_scoped_acquire lock;
       try {
         if (!failure_) {
-          (*finish_)();
+          finish_();
         }
-      } catch (py::error_already_set &error) {
+      } catch (const std::exception &error) {
         fail(error.what());
       }
-      finish_.reset();
+      finish_ = nullptr;
     }
     inputs_.clear();
     give_back();
@@ -201,7 +221,7 @@ private:
   Tensors outputs_;
   /// What only has to live until it is over.
   Tensors inputs_;
-  std::shared_ptr<py::object> finish_;
+  Finish finish_;
   std::timed_mutex end_;
   std::atomic<bool> over_{false};
   std::exception_ptr failure_;
@@ -370,7 +390,7 @@ private:
 /// Something of a rank of a group.
 class RankWork : public PendingWork {
 public:
-  RankWork(std::shared_ptr<Rank> rank, Tensors outputs, Tensors inputs, std::shared_ptr<py::object> finish)
+  RankWork(std::shared_ptr<Rank> rank, Tensors outputs, Tensors inputs, Finish finish)
       : PendingWork(std::move(outputs), std::move(inputs), std::move(finish)), rank_(std::move(rank)) {}
 
 protected:
@@ -386,7 +406,7 @@ protected:
 class StreamWork : public RankWork {
 public:
   StreamWork(std::shared_ptr<Rank> rank, uintptr_t stream, Tensors outputs, Tensors inputs,
-             std::shared_ptr<py::object> finish)
+             Finish finish)
       : RankWork(std::move(rank), std::move(outputs), std::move(inputs), std::move(finish)), stream_(stream) {}
 
 protected:
@@ -414,7 +434,7 @@ private:
 class MessageWork : public RankWork {
 public:
   MessageWork(std::shared_ptr<Rank> rank, void *request, bool receives, Tensors tensors,
-              std::shared_ptr<py::object> finish)
+              Finish finish)
       : RankWork(std::move(rank), std::move(tensors), Tensors(), std::move(finish)), request_(request),
         receives_(receives) {}
 
