@@ -264,6 +264,7 @@ fn versions_do_not_match() {
         let (network, give_up) = (Network::default(), || Ok(()));
         let patience = Some(std::time::Duration::from_secs(60));
         let request = bootstrap::Request {
+            plugin: 0,
             ranks: 2,
             rank: 0,
             version: 23_100,

@@ -48,6 +48,7 @@ fn join<'a>(rank: &Rank, network: &'a Network) -> Membership<'a> {
     let id = bootstrap::UniqueId(rank.published_id().0);
     let patience = Some(Duration::from_secs(60));
     let request = Request {
+        plugin: 0,
         ranks: rank.ranks,
         rank: rank.rank,
         version: 1,
