@@ -478,9 +478,10 @@ impl Core {
 
     /// True if all requests have ended, and no more will be.
     fn is_through(&self) -> bool {
-        self.peer_end.is_some()
-            && self.sending.as_ref().is_none_or(|sending| !sending.is_busy())
-            && self.receiving.as_ref().is_none_or(Receiving::has_ended)
+        self.peer_end.is_some_and(|end| {
+            self.sending.as_ref().is_none_or(|sending| sending.has_filled(end))
+                && self.receiving.as_ref().is_none_or(Receiving::has_ended)
+        })
     }
 
     /// Has all requests end, and waits for that: not for ever, and not if anything has failed or the peer is gone. Then communications are

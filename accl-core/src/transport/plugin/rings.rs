@@ -72,6 +72,11 @@ impl Sending {
         self.done < self.staged
     }
 
+    /// True if each receive that the peer has posted has got a segment, and all have gone.
+    pub(super) fn has_filled(&self, posted_by_peer: u64) -> bool {
+        !self.is_busy() && self.done >= posted_by_peer
+    }
+
     /// Hands segments to the plugin, of which `most` are received in all, and sees which have ended; true if anything moved.
     pub(super) fn progress(&mut self, most: u64) -> Result<bool> {
         let before = (self.posted, self.done);
@@ -106,7 +111,7 @@ impl Sending {
             self.stage(1);
         }
         self.progress(posted_by_peer)?;
-        Ok(self.done >= posted_by_peer)
+        Ok(self.has_filled(posted_by_peer))
     }
 }
 
