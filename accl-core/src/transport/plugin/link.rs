@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 
 /// How often a link at rest looks at its connection, in looks for what has come.
 const LOOK_EVERY: u32 = 256;
-/// How long who leaves waits for requests to end.
+/// How long who leaves waits for requests to end, once the peer has room for all that was sent.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits for that: what a plugin has taken may be more than the peer's ring holds, and waits there for the peer to receive it.
+const ROOM_PATIENCE: Duration = Duration::from_secs(60);
 /// For how long a rank that sleeps is taken to sleep, unless it says so again.
 const SLEEP: Duration = Duration::from_millis(250);
 
@@ -263,6 +265,7 @@ impl Core {
             Ok(moved) => self.events += u64::from(moved),
             Err(error) => self.fail(error),
         }
+        self.answer_end();
     }
 
     pub(super) fn fail(&mut self, error: Error) {
@@ -383,9 +386,12 @@ impl Core {
                 self.peer_switched = true;
                 self.settle();
             }
-            Record::End(posted) if self.carrier == Carrier::Plugin && self.peer_end.is_none() => {
+            Record::End { posted, sent } if self.carrier == Carrier::Plugin && self.peer_end.is_none() => {
                 self.peer_end = Some(posted);
-                self.say_end();
+                if let Some(receiving) = &mut self.receiving {
+                    receiving.expect(sent);
+                }
+                self.answer_end();
             }
             Record::Failure { code, text } => {
                 let kind = u8::try_from(code).ok().and_then(ErrorKind::from_code);
@@ -469,10 +475,17 @@ impl Core {
     }
 
     fn say_end(&mut self) {
-        if let (false, Some(receiving)) = (self.said_end, &mut self.receiving) {
+        if let (false, Some(sending), Some(receiving)) = (self.said_end, &self.sending, &mut self.receiving) {
             self.said_end = true;
-            let posted = receiving.end();
-            self.channel.say(&Record::End(posted));
+            let (posted, sent) = (receiving.end(), sending.staged());
+            self.channel.say(&Record::End { posted, sent });
+        }
+    }
+
+    /// The same once the peer has said its end, and there are receives for all that it has sent.
+    fn answer_end(&mut self) {
+        if self.receiving.as_ref().is_some_and(Receiving::has_posted_all) {
+            self.say_end();
         }
     }
 
@@ -492,7 +505,8 @@ impl Core {
         }
         let world = self.tcp.world().clone();
         let (arena, rank, peer) = (&world.arena, world.rank, self.tcp.peer());
-        let deadline = clock::now() + FINISH_PATIENCE;
+        let begin = clock::now();
+        let mut room_since = None;
         if self.carrier == Carrier::Plugin {
             self.say_end();
         }
@@ -506,10 +520,17 @@ impl Core {
             {
                 break;
             }
-            if clock::now() > deadline {
-                let (name, whom) = (&self.chosen.name, self.whom());
+            let now = clock::now();
+            if self.peer_end.is_some() {
+                room_since.get_or_insert(now);
+            }
+            let waited =
+                room_since.map_or(now - begin > ROOM_PATIENCE, |since| now - since > FINISH_PATIENCE);
+            if waited {
+                let (name, whom, waited) = (&self.chosen.name, self.whom(), now - begin);
                 telemetry::warn(&format!(
-                    "requests of the network plugin {name} to and from {whom} have not ended within {FINISH_PATIENCE:?}, and are given up"
+                    "requests of the network plugin {name} to and from {whom} have not ended within {:.1} s, and are given up",
+                    waited.as_secs_f64()
                 ));
                 break;
             }

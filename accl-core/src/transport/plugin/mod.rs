@@ -21,7 +21,8 @@
 //! receiver. Where the settings require the plugin, nothing is early.
 //!
 //! **The end.** Requests must have ended before their communication is closed, and receives are posted that nobody sends to. So who leaves says how many
-//! receives it has posted in all, and the peer sends segments without a meaning until these have ended, and says the same (`Core::finish`, and `poller` for a rank that is busy elsewhere). If something
+//! receives it has posted and segments it has sent in all. The peer sends segments without a meaning until the former have ended, and says the same once it has posted receives for the
+//! latter (`Core::finish`, and `poller` for a rank that is busy elsewhere). If something
 //! has failed, or the peer does not answer in time, communications are closed as they are.
 
 mod halves;

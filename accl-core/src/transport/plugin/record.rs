@@ -7,7 +7,7 @@
 //!       3 down      why: text (at most 1024)
 //!       4 segment   the bytes of an early message, with its head
 //!       5 switch    nothing: what is sent from here on goes by who carries it now
-//!       6 end       receives posted in all u64
+//!       6 end       receives posted in all u64; segments sent in all u64
 //!       7 failure   kind u32; text (at most 1024)
 //! ```
 //! Numbers are little-endian. A record has one form. No byte behind a record is read with it: after "switch" the connection may carry something else.
@@ -38,8 +38,13 @@ pub enum Record {
     Segment(Vec<u8>),
     /// No more of those.
     Switch,
-    /// So many receives are posted, and no more will be.
-    End(u64),
+    /// No more comes and goes.
+    End {
+        /// Receives in all.
+        posted: u64,
+        /// Segments of messages in all.
+        sent: u64,
+    },
     /// Nothing more comes, and why.
     Failure {
         /// The kind of error.
@@ -73,8 +78,9 @@ impl Record {
                 4
             }
             Self::Switch => 5,
-            Self::End(posted) => {
+            Self::End { posted, sent } => {
                 out.extend_from_slice(&posted.to_le_bytes());
+                out.extend_from_slice(&sent.to_le_bytes());
                 6
             }
             Self::Failure { code, text } => {
@@ -121,8 +127,9 @@ impl Record {
             (4, _) if body.len() >= HEAD_BYTES => Ok(Self::Segment(body.to_vec())),
             (5, []) => Ok(Self::Switch),
             (6, _) => {
-                let posted = body.try_into().map_err(|_| wrong())?;
-                Ok(Self::End(u64::from_le_bytes(posted)))
+                let (posted, sent) = body.split_first_chunk().ok_or_else(wrong)?;
+                let sent = sent.try_into().map_err(|_| wrong())?;
+                Ok(Self::End { posted: u64::from_le_bytes(*posted), sent: u64::from_le_bytes(sent) })
             }
             (7, _) => {
                 let (code, body) = body.split_first_chunk().ok_or_else(wrong)?;
@@ -227,7 +234,7 @@ mod tests {
             Record::Down("no device".to_string()),
             Record::Segment(vec![7; HEAD_BYTES + 3]),
             Record::Switch,
-            Record::End(1 << 40),
+            Record::End { posted: 1 << 40, sent: 7 },
             Record::Failure { code: 6, text: "it broke".to_string() },
         ];
         for record in all {

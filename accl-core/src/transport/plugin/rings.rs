@@ -67,6 +67,11 @@ impl Sending {
         self.posted == self.staged
     }
 
+    /// How many there are.
+    pub(super) fn staged(&self) -> u64 {
+        self.staged
+    }
+
     /// True if something is left to do.
     pub(super) fn is_busy(&self) -> bool {
         self.done < self.staged
@@ -148,6 +153,8 @@ pub(super) struct Receiving {
     promised: u64,
     most_receives: usize,
     forces_flush: bool,
+    /// All that the peer sends, once that is known.
+    peer_sent: Option<u64>,
     /// Nothing more is posted.
     is_ending: bool,
     /// Who it is, for errors.
@@ -172,6 +179,7 @@ impl Receiving {
             promised: 0,
             most_receives: properties.most_receives.clamp(1, MOST_GROUP),
             forces_flush: properties.forces_flush,
+            peer_sent: None,
             is_ending: false,
             name: properties.name.clone(),
         })
@@ -199,7 +207,7 @@ impl Receiving {
 
     /// True if something is to be done that the peer may wait for.
     pub(super) fn is_busy(&self) -> bool {
-        !self.is_ending && self.group().is_some()
+        !self.is_ending && !self.has_posted_all() && self.group().is_some()
     }
 
     /// How many slots the next request is for, if there is room for it.
@@ -224,7 +232,10 @@ impl Receiving {
     /// Posts receives for slots that are free, and sees what has come; true if anything moved.
     pub(super) fn progress(&mut self) -> Result<bool> {
         let before = (self.posted, self.arrived);
-        while let (false, Some(count)) = (self.is_ending, self.group()) {
+        while !self.is_ending
+            && !self.has_posted_all()
+            && let Some(count) = self.group()
+        {
             let batch = Batch { first: self.posted, count, ..Batch::default() };
             let pieces = self.pieces(&batch, false);
             let Some(request) = self.inlet.receive(&pieces[..count], self.registration)? else { break };
@@ -275,6 +286,16 @@ impl Receiving {
                 ),
             )
         })
+    }
+
+    /// The peer sends so many segments in all.
+    pub(super) fn expect(&mut self, sent: u64) {
+        self.peer_sent = Some(sent);
+    }
+
+    /// True if there are receives for all of these.
+    pub(super) fn has_posted_all(&self) -> bool {
+        self.peer_sent.is_some_and(|sent| self.posted >= sent)
     }
 
     /// Posts no more; how many receives are posted in all.
