@@ -72,6 +72,7 @@ fn errors_say_what_to_do() {
             "bootstrap/",
             "encryption/socket.rs",
             "os/",
+            "transport/plugin/record.rs",
             "transport/tcp/record.rs",
             "transport/rdma/record.rs",
             "transport/rdma/session.rs",

@@ -211,7 +211,7 @@ pub const SETTINGS: &[Setting] = &[
         "NET",
         Kind::Text,
         "",
-        "the network between hosts: Socket: no RDMA; IB: the same as REQUIRE_PATH=rdma; overrides the config field `netName`",
+        "the network between hosts: Socket: TCP; IB: the same as REQUIRE_PATH=rdma; another name: a network plugin's, and nothing else; overrides the config field `netName`",
     ),
     setting(
         "NET_BANDWIDTH_MBPS",
@@ -229,7 +229,7 @@ pub const SETTINGS: &[Setting] = &[
         "NET_PLUGIN",
         Kind::Text,
         "",
-        "libraries of network plugins, of which a tuner is used and nothing else: files, or parts of libnccl-net-NAME.so; unset: libnccl-net.so",
+        "libraries of network plugins, the first that can be used, separated by commas: files, parts of libnccl-net-NAME.so, STATIC_PLUGIN, none; unset: libnccl-net.so",
     ),
     setting(
         "NSOCKS_PERTHREAD",
@@ -301,7 +301,7 @@ pub const SETTINGS: &[Setting] = &[
         "REQUIRE_PATH",
         Kind::Text,
         "",
-        "rdma: data between hosts goes by RDMA, or the communicator fails and says why",
+        "rdma: data between hosts goes by RDMA, or the communicator fails and says why; another word: the same for the network plugin of this name",
     ),
     setting(
         "SEGMENT_BYTES",

@@ -299,7 +299,7 @@ impl Receiver for PluginReceiver {
         }
         let core = self.link.core();
         let slot = core.receiving.as_ref().map(rings::Receiving::first_slot);
-        let slot = slot.ok_or_else(|| Error::remote("the link was closed while a message was read"))?;
+        let slot = slot.ok_or_else(|| Error::remote("the link was closed while a message was read; see the first failure, and make another communicator"))?;
         Ok(slot.byte_add(self.at))
     }
 

@@ -410,7 +410,7 @@ impl Core {
             self.say_down(why);
         }
         let (Carrier::Open, Some(own), Some(peer)) = (self.carrier, &self.own, &self.peer) else { return };
-        let why = own.as_ref().err().or(peer.as_ref().err()).cloned();
+        let why = own.as_ref().err().or_else(|| peer.as_ref().err()).cloned();
         self.events += 1;
         self.carrier = if why.is_none() { Carrier::Plugin } else { Carrier::Tcp };
         self.channel.say(&Record::Switch);

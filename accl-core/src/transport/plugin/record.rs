@@ -190,7 +190,7 @@ impl Channel {
                 None => RECORD_BYTES,
             };
             let have = self.inbox.len();
-            if have == wanted && wanted > RECORD_BYTES || have == wanted && self.is_bare() {
+            if have == wanted && (wanted > RECORD_BYTES || self.is_bare()) {
                 let record = Record::decode(&self.inbox)?;
                 self.inbox.clear();
                 return Ok(Some(record));
