@@ -5,12 +5,12 @@
 //! When an end has both, and what it needs is registered, it says that it is *up*; when something fails before, that it is *down*, and why. If both are up, the
 //! plugin carries everything from there on; if not, the TCP connection does, as it would without a plugin: so both ends always come to the same.
 //!
-//! Messages are cut into *segments* of up to [`SLOT_BYTES`], numbered for each direction. Segment n has its place in slot n mod [`SLOTS`] of a ring
+//! Messages are cut into *segments* of up to [`SLOT_BYTES`], numbered for each direction. Segment n has its place in slot n mod `SLOTS` of a ring
 //! at the sender, and in the same slot of a ring at the receiver:
 //!
 //! ```text
 //! slot:   0: head of the message (tcp::head, 48 bytes), in its first segment only      then: its next bytes, as many as fit
-//! tag:    n mod [`TAGS`]
+//! tag:    n mod `TAGS`
 //! ```
 //!
 //! Receives are posted for all slots that are free, before anybody asks for what comes, one by one. A segment that is certain to come,
