@@ -277,7 +277,7 @@ typedef struct ncclCollConfig_v23203 {
   int forceAlgSelection;             /* 1: an unsatisfiable selection is an error; 0: it is a wish */
   int CTAPolicy;
   uint64_t userProfilerTag;
-  cudaEvent_t launchCompletionEvent; /* not supported */
+  cudaEvent_t launchCompletionEvent; /* recorded in the call's stream before the call; devices only */
 } ncclCollConfig_t;
 
 /* As this header called it before NVIDIA's was at hand. */

@@ -59,7 +59,14 @@ fn profilers_are_told_of_calls() {
         ] {
             assert_eq!(has(words), count, "{version}: {words} in {text}");
         }
-        // Calls themselves came with version 5, and are the parents of what is done for them.
+        // Groups came with version 5: three of the program, and the call outside of them. Each is told when it has begun, and when it ends.
+        let groups = if version == 4 { [0; 4] } else { [3, 1, 4, 4] };
+        let states = |state| text.lines().filter(|line| line.starts_with(&format!("state {state} of "))).count();
+        let found =
+            [has("GroupApi depth 2 captured 0"), has("GroupApi depth 1 captured 0"), states(23), states(24)];
+        assert_eq!(found, groups, "{version}: {text}");
+        assert!(!text.contains("arguments"), "{text}");
+        // Calls themselves did, too: they descend from groups, and are the parents of what is done for them.
         let calls = if version == 4 { [0; 3] } else { [2, 1, 1] };
         let found = [
             has("CollApi AllReduce 1 ncclFloat32 root 0 captured 0") - usize::from(version != 4),
@@ -69,6 +76,9 @@ fn profilers_are_told_of_calls() {
         assert_eq!(found, calls, "{version}: {text}");
         for line in text.lines().filter(|line| line.contains(" Coll ") || line.contains(" P2p ")) {
             assert_eq!(line.contains("parent -1"), version == 4, "{line}");
+        }
+        for line in text.lines().filter(|line| line.contains("Api ")) {
+            assert_eq!(line.contains("parent -1"), line.contains("GroupApi"), "{line}");
         }
         assert!(!text.contains("unknown"), "{text}");
         let log = String::from_utf8(output.stdout).unwrap();
@@ -103,7 +113,7 @@ fn profilers_that_misbehave_are_left_alone() {
     // One that refuses events is asked again each time, and told of no end but its own.
     let plugin = profiler(5, 2);
     let (_, text) = profiled(&program, &plugin, &[]);
-    assert_eq!((text.matches("start refused").count(), text.matches("stop").count()), (14, 0), "{text}");
+    assert_eq!((text.matches("start refused").count(), text.matches("stop").count()), (18, 0), "{text}");
     assert_eq!(text.matches("finalize").count(), 2, "{text}");
     std::fs::remove_file(plugin).unwrap();
     // None, one that is not there, and one that is no plugin.

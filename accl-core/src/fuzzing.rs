@@ -8,11 +8,13 @@
 use crate::ErrorKind;
 use crate::bootstrap::{UniqueId, wire};
 use crate::config::{AlgorithmRules, Settings, Source};
+use crate::encryption::{End, Key, MOST_SEALED_BYTES};
 use crate::telemetry;
 use crate::topo::Machine;
 use crate::transport::tcp::{
     Arrivals, BLOCK_BYTES, BLOCK_HEAD_BYTES, Beginning, BlockHead, HEAD_BYTES, Head, Record,
 };
+use crate::transport::{plugin, rdma};
 use crate::types::Collective;
 use std::collections::BTreeSet;
 
@@ -20,7 +22,7 @@ use std::collections::BTreeSet;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 12] = [
     ("bootstrap_message", bootstrap_message),
     ("unique_id", unique_id),
     ("settings_file", settings_file),
@@ -30,6 +32,9 @@ pub const TARGETS: [Target; 9] = [
     ("message_blocks", message_blocks),
     ("host_records", host_records),
     ("recorder_file", recorder_file),
+    ("rdma_record", rdma_record),
+    ("plugin_record", plugin_record),
+    ("encrypted_record", encrypted_record),
 ];
 
 /// A stream of frames, read as a stranger's and as a member's.
@@ -197,5 +202,66 @@ pub fn recorder_file(data: &[u8]) {
             }
             Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
         }
+    }
+}
+
+/// What the two ends of an RDMA link tell each other by their TCP connection.
+pub fn rdma_record(data: &[u8]) {
+    let mut rest = data;
+    loop {
+        match rdma::Record::decode(rest) {
+            Ok(Some((record, used))) => {
+                let mut again = Vec::new();
+                record.encode(&mut again);
+                assert_eq!(again, rest[..used], "a record has one form: {record:?}");
+                rest = &rest[used..];
+            }
+            Ok(None) => break,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Remote, "{error}");
+                break;
+            }
+        }
+    }
+}
+
+/// The same of a link by a network plugin: one record, all of it.
+pub fn plugin_record(data: &[u8]) {
+    match plugin::Record::decode(data) {
+        Ok(record) => {
+            let mut again = Vec::new();
+            record.encode(&mut again);
+            assert_eq!(again, data, "a record has one form: {record:?}");
+        }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Remote, "{error}"),
+    }
+}
+
+/// What comes by an encrypted connection: bytes of a stranger, and bytes of the other end of which the first says where one is changed.
+pub fn encrypted_record(data: &[u8]) {
+    let key = Key::new(b"the key of a fuzz target");
+    let session = |end| key.session(end, b"a context");
+    let mut opener = session(End::Listener).opener;
+    if let Ok(Some(bytes)) = opener.record_bytes(data)
+        && let Some(record) = data.get(..bytes)
+    {
+        assert!(opener.open(&mut record.to_vec()).is_err(), "nobody has encrypted that");
+        assert!(opener.record_bytes(data).is_err(), "nothing opens behind it");
+    }
+    let Some((change, content)) = data.split_first() else { return };
+    let content = &content[..content.len().min(MOST_SEALED_BYTES)];
+    if content.is_empty() {
+        return;
+    }
+    let (mut sealer, mut opener) = (session(End::Dialler).sealer, session(End::Listener).opener);
+    let mut record = Vec::new();
+    sealer.seal([content, &[]], &mut record);
+    assert_eq!(opener.record_bytes(&record).ok(), Some(Some(record.len())));
+    let at = usize::from(*change);
+    if at > 0 && at <= record.len() {
+        record[at - 1] ^= *change;
+        assert!(opener.open(&mut record).is_err(), "byte {} was changed", at - 1);
+    } else {
+        assert_eq!(opener.open(&mut record).ok().as_deref(), Some(content));
     }
 }

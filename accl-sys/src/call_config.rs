@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use accl_core::comm::Wish;
 use accl_core::config::AlgorithmRules;
+use accl_core::driver::Event;
 use accl_core::engine::TimeLimits;
 use accl_core::{Error, Result};
 
@@ -26,6 +27,8 @@ const MOST_OPTIONS: usize = 1024;
 pub(crate) struct CallConfig {
     pub(crate) limits: Option<TimeLimits>,
     pub(crate) wish: Wish,
+    /// An event of the program that tells when the call has been launched.
+    pub(crate) launched: Option<Event>,
 }
 
 /// Reads and checks the configuration of one collective.
@@ -54,12 +57,10 @@ pub(crate) unsafe fn read(config: *const ncclCollConfig_t) -> Result<CallConfig>
             fields.forceAlgSelection
         )));
     }
-    if head.version >= 23200 && !fields.launchCompletionEvent.is_null() {
-        return Err(Error::usage(
-            "launchCompletionEvent is set, and no events are recorded when a call has been launched; leave it NULL",
-        ));
-    }
     let mut read = CallConfig::default();
+    if head.version >= 23200 && !fields.launchCompletionEvent.is_null() {
+        read.launched = Some(Event(fields.launchCompletionEvent as usize));
+    }
     // SAFETY: the same promise: a string or NULL.
     let selection = unsafe { string(fields.algSelection) }.unwrap_or_default();
     read.wish.algorithms = AlgorithmRules::parse(&selection)
@@ -214,8 +215,11 @@ mod tests {
         }
         let event =
             ncclCollConfig_t { launchCompletionEvent: std::ptr::dangling_mut(), ..collective(72, 23203) };
-        assert_eq!(check(&event), Some(ErrorKind::InvalidUsage));
-        assert_eq!(check(&ncclCollConfig_t { size: 64, version: 23102, ..event }), None);
+        // SAFETY: a whole struct, with no strings.
+        let launched = |config: &ncclCollConfig_t| unsafe { read(config) }.unwrap().launched;
+        assert_eq!(launched(&event), Some(Event(event.launchCompletionEvent as usize)));
+        assert_eq!(launched(&ncclCollConfig_t { size: 64, version: 23102, ..event }), None);
+        assert_eq!(launched(&collective(72, 23203)), None);
     }
 
     #[test]

@@ -56,6 +56,9 @@ impl Call {
             if let Some(limits) = config.as_ref().and_then(|config| config.limits) {
                 comm.set_time_limits(limits)?;
             }
+            if let Some(event) = config.as_ref().and_then(|config| config.launched) {
+                comm.record(event, stream.get())?;
+            }
             let is_plugged = plugins::is_on();
             let selection = if config.is_some() || is_plugged {
                 // A copy: the call itself need not be in memory.

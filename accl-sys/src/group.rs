@@ -5,6 +5,7 @@ use accl_core::{Error, Result};
 
 use crate::abi::*;
 use crate::config;
+use crate::plugins::profiler;
 
 face! {
     /// Opens a group in this thread.
@@ -14,18 +15,18 @@ face! {
     }
 
     /// Closes the group, and at the outermost end runs it.
-    fn end[ncclGroupEnd, pncclGroupEnd]() {
-        group::end()
+    fn close[ncclGroupEnd, pncclGroupEnd]() {
+        end()
     }
 
     /// Closes the group without running it, and says how long it would take, unless `simInfo` is NULL.
     fn simulate_end[ncclGroupSimulateEnd, pncclGroupSimulateEnd](simInfo: *mut ncclSimInfo_t) {
         if simInfo.is_null() {
-            return group::end();
+            return end();
         }
         // SAFETY: the header asks for a valid pointer or NULL.
         check(unsafe { config::head(simInfo) }).map_err(drop_group)?;
-        if let Some(ns) = group::simulate()? {
+        if let Some(ns) = profiler::around_end(group::simulate)? {
             // SAFETY: as long as its size says, which has just been checked.
             let estimate = unsafe { &raw mut (*simInfo).estimatedTime };
             // SAFETY: the same. Alignment is not asked for.
@@ -51,5 +52,9 @@ fn check(head: config::Head) -> Result<()> {
 /// Ends the group so that nothing of it runs, and returns what it failed with: the given error, unless there was no group.
 fn drop_group(error: Error) -> Error {
     group::fail(&error);
-    group::end().err().unwrap_or(error)
+    end().err().unwrap_or(error)
+}
+
+fn end() -> Result<()> {
+    profiler::around_end(group::end)
 }

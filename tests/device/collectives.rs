@@ -5,13 +5,14 @@ use super::support::cluster::{Cluster, Rank, Scenario};
 use super::support::device::{OnDevice, cuda, with_devices};
 use std::ffi::c_int;
 
-pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
     ("all_kinds", all_kinds),
     ("transfers", transfers),
     ("many_streams", many_streams),
     ("full_queues", full_queues),
     ("alone", alone),
     ("in_host_memory", in_host_memory),
+    ("launched", launched),
 ];
 
 /// A value that tells where it comes from.
@@ -313,4 +314,72 @@ fn in_host_memory(rank: Rank) {
 #[test]
 fn host_memory_has_communicators_beside_devices() {
     with_devices(Cluster::new(3, 1).ids(2), 4).run("in_host_memory");
+}
+
+/// `ncclCollConfig_t`, as its initializer has it but for the event.
+#[repr(C)]
+struct CallConfig {
+    size: usize,
+    magic: u32,
+    version: u32,
+    ext: usize,
+    groups: [c_int; 4],
+    algorithms: usize,
+    is_forced: c_int,
+    policy: c_int,
+    tag: u64,
+    event: Stream,
+}
+
+/// The event of a call is over when its stream has come to the call, whoever is still to come.
+fn launched(rank: Rank) {
+    let (api, cuda) = (rank.api, cuda());
+    cuda.choose(rank.rank);
+    let comm = rank.join();
+    let mut host = std::ptr::null_mut();
+    let (ranks, own, id) = (rank.ranks as c_int, rank.rank as c_int, rank.ids[1]);
+    api.ok(unsafe { (api.acclCommInitRankHost)(&raw mut host, ranks, id, own, std::ptr::null_mut(), 0) });
+    let (stream, mut event) = (cuda.stream(), std::ptr::null_mut());
+    assert_eq!(unsafe { (cuda.cudaEventCreateWithFlags)(&raw mut event, 2) }, 0);
+    let (from, to) = (OnDevice::of(&[own + 1; 1000]), OnDevice::of(&[0; 1000]));
+    let undefined = [c_int::MIN; 4];
+    let mut config = CallConfig {
+        size: 72,
+        magic: 0xcafe_beef,
+        version: 23203,
+        ext: 0,
+        groups: undefined,
+        algorithms: 0,
+        is_forced: 1,
+        policy: c_int::MIN,
+        tag: 0,
+        event,
+    };
+    let mut call = |comm| {
+        let config = (&raw mut config).cast();
+        unsafe { (api.ncclAllReduceConfig)(from.start, to.start, 1000, INT32, SUM, comm, stream, config) }
+    };
+    if own == 0 {
+        api.ok(call(comm));
+        while unsafe { (cuda.cudaEventQuery)(event) } != 0 {
+            std::thread::yield_now();
+        }
+        assert_ne!(unsafe { (cuda.cudaStreamQuery)(stream) }, 0, "rank 1 has not called");
+    }
+    assert_eq!(api.sum(1, host), ranks);
+    if own != 0 {
+        api.ok(call(comm));
+    }
+    cuda.wait(stream);
+    assert_eq!(to.get(), [ranks * (ranks + 1) / 2; 1000]);
+    // There are no events in host memory.
+    assert_eq!(call(host), INVALID_USAGE);
+    assert_eq!(unsafe { (cuda.cudaEventDestroy)(event) }, 0);
+    api.destroy(host);
+    api.destroy(comm);
+}
+
+#[test]
+fn an_event_tells_that_a_call_has_been_launched() {
+    with_devices(Cluster::new(2, 1).ids(2), 4).run("launched");
 }

@@ -100,6 +100,7 @@ functions! {
     ncclCommGetAsyncError(Comm, *mut c_int);
     ncclSetEncryption(Ptr);
     ncclAllReduce(Ptr, Ptr, usize, c_int, c_int, Comm, Stream);
+    ncclAllReduceConfig(Ptr, Ptr, usize, c_int, c_int, Comm, Stream, Ptr);
     ncclReduce(Ptr, Ptr, usize, c_int, c_int, c_int, Comm, Stream);
     ncclBroadcast(Ptr, Ptr, usize, c_int, c_int, Comm, Stream);
     ncclBcast(Ptr, usize, c_int, c_int, Comm, Stream);

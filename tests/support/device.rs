@@ -59,6 +59,9 @@ functions! {
     cudaGraphLaunch(Ptr, Ptr);
     cudaGraphExecDestroy(Ptr);
     cudaGraphDestroy(Ptr);
+    cudaEventCreateWithFlags(*mut Ptr, c_uint);
+    cudaEventQuery(Ptr);
+    cudaEventDestroy(Ptr);
 }
 
 /// Copies in any direction.

@@ -8,6 +8,7 @@
 use super::auth::{Greeting, Nonce, Proof, Role, Secret};
 use super::join::Trusted;
 use super::wire::{Message, STRANGER_BYTES};
+use crate::config::Retries;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::{clock, network, random, socket};
 use crate::topo::interface_of;
@@ -42,6 +43,7 @@ pub(super) struct Dial<'a> {
     pub(super) hung_up: (ErrorKind, &'static str),
     /// Nobody needs to be there yet.
     pub(super) may_come_late: bool,
+    pub(super) retries: Retries,
     /// What it said of its addresses; those that can be tried are among `addresses`.
     pub(super) told: Vec<IpAddr>,
     pub(super) give_up: &'a dyn Fn() -> Result<()>,
@@ -124,19 +126,19 @@ impl<'a> Dial<'a> {
                 let overdue =
                     lane.attempt.as_ref().is_some_and(|attempt| now >= attempt.since + ATTEMPT_PATIENCE);
                 if overdue {
-                    fail(&mut lanes, at, Failure::Silence, now);
+                    self.fail(&mut lanes, at, Failure::Silence, now);
                 } else if lane.attempt.is_none()
                     && now >= lane.next_try
                     && let Err(failure) = lane.start(now, self.by.as_ref())
                 {
-                    fail(&mut lanes, at, failure, now);
+                    self.fail(&mut lanes, at, failure, now);
                 }
             }
             for at in wait(&lanes, now, self.deadline)? {
                 let Some(attempt) = &mut lanes[at].attempt else { continue };
                 match attempt.advance(self.secret)? {
                     Step::Wait => {}
-                    Step::Failed(failure) => fail(&mut lanes, at, failure, clock::now()),
+                    Step::Failed(failure) => self.fail(&mut lanes, at, failure, clock::now()),
                     Step::Proved(greeting, proof) => {
                         let address = lanes[at].address;
                         let Some(attempt) = lanes[at].attempt.take() else { continue };
@@ -150,9 +152,18 @@ impl<'a> Dial<'a> {
         }
     }
 
-    /// True if every address has answered with "no", several times. Where there is no way at all (to IPv6 addresses, say, on
-    /// a host without) there is nobody to ask, unless that is so for all.
+    /// True if every address has answered with "no", several times, or was tried as often as the settings say. Where there is no way
+    /// at all (to IPv6 addresses, say, on a host without) there is nobody to ask, unless that is so for all.
     fn is_hopeless(&self, lanes: &[Lane]) -> bool {
+        let tried_out = |lane: &Lane| match &lane.last {
+            Some(Failure::Refused | Failure::Silence | Failure::NoWay(_)) => {
+                self.retries.count.is_some_and(|count| lane.failures > count)
+            }
+            _ => false,
+        };
+        if lanes.iter().all(tried_out) {
+            return true;
+        }
         let definite = |failure: &Failure| {
             matches!(failure, Failure::Refused | Failure::HungUp | Failure::Said(..) | Failure::Stranger)
         };
@@ -161,7 +172,29 @@ impl<'a> Dial<'a> {
         }
         let silent = all_that_can_be_asked(lanes, |failure| *failure == Failure::Refused);
         let enough = if silent { SILENT_REFUSALS } else { REFUSALS };
-        lanes.iter().all(|lane| lane.failures >= enough)
+        !(silent && self.retries.count.is_some()) && lanes.iter().all(|lane| lane.failures >= enough)
+    }
+
+    /// Ends an attempt; the next address that was not tried yet need not wait for its time.
+    fn fail(&self, lanes: &mut [Lane], at: usize, failure: Failure, now: Instant) {
+        let lane = &mut lanes[at];
+        lane.attempt = None;
+        lane.last = Some(failure);
+        lane.next_try = now + self.pause(lane.failures);
+        lane.failures += 1;
+        let untried = |lane: &&mut Lane| lane.failures == 0 && lane.attempt.is_none();
+        if let Some(next) = lanes.iter_mut().find(untried) {
+            next.next_try = next.next_try.min(now);
+        }
+    }
+
+    /// How long an address that has failed so often before is left alone.
+    fn pause(&self, failures: u32) -> Duration {
+        let (first, most) = PAUSES;
+        match self.retries.first_pause {
+            Some(first) => first.saturating_mul(failures + 1),
+            None => (first * 2u32.pow(failures.min(10))).min(most),
+        }
     }
 
     /// Both ends, what was tried, and what can be done.
@@ -253,20 +286,6 @@ impl Lane {
         self.from = network::local_ip(socket.as_fd());
         self.attempt = Some(Attempt { socket, since: now, greeted: None });
         Ok(())
-    }
-}
-
-/// Ends an attempt; the next address that was not tried yet need not wait for its time.
-fn fail(lanes: &mut [Lane], at: usize, failure: Failure, now: Instant) {
-    let (first, most) = PAUSES;
-    let lane = &mut lanes[at];
-    lane.attempt = None;
-    lane.last = Some(failure);
-    lane.next_try = now + (first * 2u32.pow(lane.failures.min(10))).min(most);
-    lane.failures += 1;
-    let untried = |lane: &&mut Lane| lane.failures == 0 && lane.attempt.is_none();
-    if let Some(next) = lanes.iter_mut().find(untried) {
-        next.next_try = next.next_try.min(now);
     }
 }
 
@@ -368,6 +387,7 @@ mod tests {
             deadline: clock::now() + patience,
             hung_up: (ErrorKind::InvalidUsage, "it hangs up"),
             may_come_late: false,
+            retries: Retries::default(),
             told: Vec::new(),
             give_up: &|| Ok(()),
         }
@@ -410,6 +430,27 @@ mod tests {
         assert!(text.contains(&format!("{refused} over lo (127.0.0.1): nobody listens there")), "{text}");
         let nowhere = dial(Vec::new(), secret, Duration::from_secs(60)).run().unwrap_err();
         assert!(nowhere.text().contains("it told no address that could be tried"), "{nowhere}");
+    }
+
+    #[test]
+    fn settings_say_how_often_and_how_soon_an_address_is_tried_again() {
+        let secret = Secret::random().unwrap();
+        let retries = Retries { count: Some(3), first_pause: Some(Duration::from_millis(20)) };
+        let patient = dial(vec![refused()], secret, Duration::from_secs(600));
+        let begin = clock::now();
+        let error = Dial { retries, may_come_late: true, ..patient }.run().unwrap_err();
+        // Before the second, third and fourth time.
+        assert!(clock::now() - begin >= Duration::from_millis(20 + 40 + 60));
+        assert_eq!(error.kind(), ErrorKind::Remote);
+        assert!(error.text().contains("nobody listens there"), "{error}");
+        // More often than it would be tried otherwise, and it comes in the end.
+        let invitation = UniqueId::create().unwrap().decode().unwrap();
+        let Meeting::Created(creator) = invitation.meeting else { panic!() };
+        let retries = Retries { count: Some(1000), first_pause: Some(Duration::ZERO) };
+        let late = dial(vec![refused()], invitation.secret, Duration::from_millis(300));
+        assert_eq!(Dial { retries, ..late }.run().unwrap_err().kind(), ErrorKind::Timeout);
+        let found = Dial { retries, ..dial(vec![home(creator.port)], invitation.secret, Duration::from_secs(60)) };
+        assert_eq!(found.run().unwrap().address, home(creator.port));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::dial::{Dial, Found};
 use super::join::unexpected;
 use super::service::Service;
 use super::wire::{Message, PeerRecord};
-use crate::config::Network;
+use crate::config::{Network, Retries};
 use crate::encryption::Socket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::os::network;
@@ -107,6 +107,7 @@ pub fn dial_link(
     let dial = Dial {
         addresses: addresses_of(peer, reached(peer), settings)?,
         by: None,
+        retries: settings.retries,
         ..to_peer(peer, secret, request, deadline, give_up)
     };
     let (socket, address) = ask(&dial, request, deadline)?;
@@ -153,6 +154,7 @@ fn to_peer<'a>(
         deadline,
         hung_up: (ErrorKind::Remote, "it does not wait for links of this communicator (any more)"),
         may_come_late: false,
+        retries: Retries::default(),
         told: peer.addresses.clone(),
         give_up,
     }

@@ -102,6 +102,7 @@ fn to_creator<'a>(
         deadline,
         hung_up: (ErrorKind::Remote, "it does not make this communicator"),
         may_come_late: false,
+        retries: request.network.retries,
         told: creator.addresses.clone(),
         give_up,
     })
@@ -184,6 +185,7 @@ fn reach_agreed<'a>(
         deadline,
         hung_up: (ErrorKind::Remote, "something else listens there, or another NCCL_COMM_ID"),
         may_come_late: true,
+        retries: request.network.retries,
         told: Vec::new(),
         give_up,
     };

@@ -138,6 +138,7 @@ fn fetch(
             deadline,
             hung_up: (ErrorKind::Remote, GONE),
             may_come_late: false,
+            retries: settings.retries,
             told: parent.addresses.clone(),
             give_up,
         };

@@ -70,6 +70,16 @@ impl Communicator {
         self.shared.device.is_some()
     }
 
+    /// Records an event of the program in a stream of the communicator's device, behind what is on the stream so far.
+    pub fn record(&self, event: driver::Event, stream: Stream<'_>) -> Result<()> {
+        let (Some(device), Stream::Device(stream)) = (&self.shared.device, stream) else {
+            return Err(Error::usage(
+                "launchCompletionEvent is set, and the communicator is of host memory, which has no events; leave it NULL",
+            ));
+        };
+        device.within(|driver| driver.record(event, stream))
+    }
+
     /// Has devices reach each other's memory, if all can, and it is not wanted that they go apart. Every rank calls when it has its seat.
     pub(super) fn open_windows(&self, apart: bool) -> Result<()> {
         let joined = self.joined()?;

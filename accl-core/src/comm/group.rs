@@ -82,6 +82,11 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
+/// How many groups this thread has open, one inside the other.
+pub fn depth() -> usize {
+    DEPTH.get()
+}
+
 /// Opens a group, inside the one that is open if there is one.
 pub fn start() {
     DEPTH.set(DEPTH.get() + 1);

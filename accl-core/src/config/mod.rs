@@ -21,7 +21,7 @@ pub use accepted::ACCEPTED;
 pub use algorithms::{AlgorithmRule, AlgorithmRules, operation_of};
 pub use driver::Driver;
 pub use log::{LEVELS, Level, Log, subsystem, subsystems_of};
-pub use network::{COMM_ID_BYTES, InterfaceRule, Network, RootAddress, Sockets, Stagger};
+pub use network::{COMM_ID_BYTES, InterfaceRule, Network, Retries, RootAddress, Sockets, Stagger};
 pub use parameters::{Parameter, Value};
 pub use recorder::Recorder;
 pub use source::{Origin, Source, cache_directory};

@@ -1,6 +1,6 @@
 //! The grammars of the settings about networks: `SOCKET_IFNAME`, `SOCKET_FAMILY`, `PORT_RANGE`, `COMM_ID`, `HOSTID`,
 //! `PEER_TIMEOUT`, `TCP_CONGESTION`, `NET_LATENCY_US`, `NET_BANDWIDTH_MBPS`, `UID_STAGGER_THRESHOLD`, `UID_STAGGER_RATE`,
-//! `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`, `ENCRYPTION_KEY_FILE`.
+//! `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`, `SOCKET_RETRY_CNT`, `SOCKET_RETRY_SLEEP_MSEC`, `ENCRYPTION_KEY_FILE`.
 //!
 //! `SOCKET_IFNAME` is as NCCL reads it (`abi/nccl.md` §5.7): `^` before the list excludes, `=` (behind that: `^=`)
 //! compares whole names in place of prefixes, names are separated by commas, at most 16 of them count, and what
@@ -47,6 +47,8 @@ pub struct Network {
     pub stagger: Stagger,
     /// `NSOCKS_PERTHREAD`, `SOCKET_NTHREADS`: how many connections carry the data of two ranks.
     pub sockets: Sockets,
+    /// `SOCKET_RETRY_CNT`, `SOCKET_RETRY_SLEEP_MSEC`: how often, and how soon, an address that does not answer is tried again.
+    pub retries: Retries,
     /// Those about RDMA.
     pub verbs: super::Verbs,
     /// `ENCRYPTION_KEY_FILE`: the file that has the key with which connections are encrypted.
@@ -78,6 +80,15 @@ impl Sockets {
         let cut = (threads, each) != (asked_threads, asked_each);
         (Some((threads * each) as usize), cut.then_some(warning))
     }
+}
+
+/// How an address is tried again that refuses connections, does not answer, or to which there is no way; what is not set is left to us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Retries {
+    /// `SOCKET_RETRY_CNT`: so often after the first time, and then no more.
+    pub count: Option<u32>,
+    /// `SOCKET_RETRY_SLEEP_MSEC`: the first pause; the nth is n times as long.
+    pub first_pause: Option<Duration>,
 }
 
 /// How fast many ranks come to one root.
@@ -163,6 +174,11 @@ impl Network {
                 per_thread: read(source, "NSOCKS_PERTHREAD", sockets_of)?,
                 threads: read(source, "SOCKET_NTHREADS", sockets_of)?,
             },
+            retries: Retries {
+                count: read(source, "SOCKET_RETRY_CNT", number_of)?,
+                first_pause: read(source, "SOCKET_RETRY_SLEEP_MSEC", number_of)?
+                    .map(|ms: u32| Duration::from_millis(ms.into())),
+            },
             verbs: super::Verbs::from_source(source)?,
             key_file: read(source, "ENCRYPTION_KEY_FILE", |text| Ok(text.to_string()))?,
         })
@@ -231,7 +247,7 @@ fn family_of(text: &str) -> Result<Family> {
 }
 
 fn number_of(text: &str) -> Result<u32> {
-    text.trim().parse().map_err(|_| Error::argument("need a number of ranks"))
+    text.trim().parse().map_err(|_| Error::argument("need a whole number"))
 }
 
 fn above_zero(text: &str, unit: &str) -> Result<u32> {
@@ -353,6 +369,9 @@ mod tests {
         let stagger = load("NCCL_UID_STAGGER_THRESHOLD", "7").unwrap().stagger;
         assert_eq!([stagger.delay(8, 7), stagger.delay(7, 6)], [Duration::from_millis(1), Duration::ZERO]);
         assert_eq!(load("NCCL_UID_STAGGER_RATE", "0").unwrap().stagger.delay(9999, 9), Duration::ZERO);
+        assert_eq!(load("NCCL_SOCKET_RETRY_CNT", "0").unwrap().retries.count, Some(0));
+        let pause = load("NCCL_SOCKET_RETRY_SLEEP_MSEC", "20").unwrap().retries.first_pause;
+        assert_eq!(pause, Some(Duration::from_millis(20)));
         for (name, value) in [
             ("NCCL_UID_STAGGER_RATE", "-1"),
             ("ACCL_PORT_RANGE", "7-5"),
@@ -360,6 +379,8 @@ mod tests {
             ("ACCL_PORT_RANGE", "1-70000"),
             ("NCCL_SOCKET_FAMILY", "inet"),
             ("NCCL_SOCKET_NTHREADS", "-2"),
+            ("NCCL_SOCKET_RETRY_CNT", "often"),
+            ("NCCL_SOCKET_RETRY_SLEEP_MSEC", "0.1"),
             ("NCCL_NSOCKS_PERTHREAD", "two"),
             ("NCCL_COMM_ID", "nowhere"),
         ] {

@@ -329,6 +329,18 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("SOCKET_NTHREADS", Kind::Text, "", "see NSOCKS_PERTHREAD (at most 16); no threads are made here"),
     setting(
+        "SOCKET_RETRY_CNT",
+        Kind::Text,
+        "",
+        "how often an address is tried again that does not answer or refuses; unset: 15 times if it refuses, and without end where rank 0 may come late",
+    ),
+    setting(
+        "SOCKET_RETRY_SLEEP_MSEC",
+        Kind::Text,
+        "",
+        "milliseconds until an address is tried again, twice as long the second time, three times the third; unset: 100, doubled each time up to 2 s",
+    ),
+    setting(
         "STAGE_BYTES",
         Kind::Bytes,
         "",

@@ -75,8 +75,12 @@ fn load(kind: &str, value: &str) -> Result<Library, String> {
     Err(reasons.join("; "))
 }
 
-/// The libraries of network plugins, where plugins of other kinds may be, too. Nothing is said of those that are not there.
-fn network_libraries() -> Vec<Library> {
+/// The libraries of network plugins, where plugins of another kind may be, too, unless the setting of that kind says something.
+/// Nothing is said of those that are not there.
+fn network_libraries_unless(setting: &str) -> Vec<Library> {
+    if !value_of(setting).is_empty() {
+        return Vec::new();
+    }
     let names = value_of("NET_PLUGIN");
     names
         .split(',')

@@ -95,9 +95,7 @@ pub(super) fn tuner() -> Option<&'static Tuner> {
                 );
             }).ok();
         }
-        let libraries =
-            if super::value_of("TUNER_PLUGIN").is_empty() { super::network_libraries() } else { Vec::new() };
-        libraries.into_iter().find_map(|library| Tuner::of(library).ok())
+        super::network_libraries_unless("TUNER_PLUGIN").into_iter().find_map(|library| Tuner::of(library).ok())
     };
     TUNER.get_or_init(find).as_ref()
 }

@@ -18,6 +18,10 @@ typedef struct {
   int rank;
   union {
     struct {
+      _Bool captured;
+      int depth;
+    } group_api;
+    struct {
       const char *func;
       size_t count;
       const char *datatype;
@@ -76,7 +80,8 @@ static int begin(void **context, uint64_t id, int *mask, const char *name, int n
   made->rank = rank;
   made->logger = logger;
   *context = made;
-  *mask = 2 | 4 | 512 | 1024;
+  /* Whoever asks for these hears of the calls and groups that they descend from. */
+  *mask = 2 | 4;
   logger(3, 1, __FILE__, __LINE__, "plugin %d: rank %d of %d on %d host, %.1f %s %s %c", VERSION, rank, ranks, nodes, 0.5, "of",
          name ? name : "nameless", '!');
   logger(2, 0, __FILE__, __LINE__, "plugin %d warns of %lu", VERSION, 1234567890123ul);
@@ -117,6 +122,7 @@ static int start(void *given, void **handle, Event *event) {
       fprintf(out, "P2p %s %zu %s peer %d %s\n", event->of.p2p.func, event->of.p2p.count, event->of.p2p.datatype,
               event->of.p2p.peer, event->of.p2p.buffer ? "buffer" : "none");
       break;
+    case 256: fprintf(out, "GroupApi depth %d captured %d\n", event->of.group_api.depth, event->of.group_api.captured); break;
     case 512:
       fprintf(out, "CollApi %s %zu %s root %d captured %d\n", event->of.coll_api.func, event->of.coll_api.count,
               event->of.coll_api.datatype, event->of.coll_api.root, event->of.coll_api.captured);
@@ -139,7 +145,7 @@ static int stop(void *given) {
 }
 
 static int record(void *handle, int state, void *arguments) {
-  (void)handle, (void)state, (void)arguments;
+  fprintf(out, "state %d of %d%s\n", state, ((Handle *)handle)->number, arguments ? " with arguments" : "");
   return 0;
 }
 
