@@ -61,7 +61,8 @@ fn profilers_are_told_of_calls() {
         }
         // Groups came with version 5: three of the program, and the call outside of them. Each is told when it has begun, and when it ends.
         let groups = if version == 4 { [0; 4] } else { [3, 1, 4, 4] };
-        let states = |state| text.lines().filter(|line| line.starts_with(&format!("state {state} of "))).count();
+        let states =
+            |state| text.lines().filter(|line| line.starts_with(&format!("state {state} of "))).count();
         let found =
             [has("GroupApi depth 2 captured 0"), has("GroupApi depth 1 captured 0"), states(23), states(24)];
         assert_eq!(found, groups, "{version}: {text}");

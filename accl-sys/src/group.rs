@@ -15,14 +15,14 @@ face! {
     }
 
     /// Closes the group, and at the outermost end runs it.
-    fn close[ncclGroupEnd, pncclGroupEnd]() {
-        end()
+    fn end[ncclGroupEnd, pncclGroupEnd]() {
+        end_of_group()
     }
 
     /// Closes the group without running it, and says how long it would take, unless `simInfo` is NULL.
     fn simulate_end[ncclGroupSimulateEnd, pncclGroupSimulateEnd](simInfo: *mut ncclSimInfo_t) {
         if simInfo.is_null() {
-            return end();
+            return end_of_group();
         }
         // SAFETY: the header asks for a valid pointer or NULL.
         check(unsafe { config::head(simInfo) }).map_err(drop_group)?;
@@ -52,9 +52,9 @@ fn check(head: config::Head) -> Result<()> {
 /// Ends the group so that nothing of it runs, and returns what it failed with: the given error, unless there was no group.
 fn drop_group(error: Error) -> Error {
     group::fail(&error);
-    end().err().unwrap_or(error)
+    end_of_group().err().unwrap_or(error)
 }
 
-fn end() -> Result<()> {
+fn end_of_group() -> Result<()> {
     profiler::around_end(group::end)
 }

@@ -355,12 +355,12 @@ fn launched(rank: Rank) {
         tag: 0,
         event,
     };
-    let mut call = |comm| {
+    let mut call = |comm, stream| {
         let config = (&raw mut config).cast();
         unsafe { (api.ncclAllReduceConfig)(from.start, to.start, 1000, INT32, SUM, comm, stream, config) }
     };
     if own == 0 {
-        api.ok(call(comm));
+        api.ok(call(comm, stream));
         while unsafe { (cuda.cudaEventQuery)(event) } != 0 {
             std::thread::yield_now();
         }
@@ -368,12 +368,12 @@ fn launched(rank: Rank) {
     }
     assert_eq!(api.sum(1, host), ranks);
     if own != 0 {
-        api.ok(call(comm));
+        api.ok(call(comm, stream));
     }
     cuda.wait(stream);
     assert_eq!(to.get(), [ranks * (ranks + 1) / 2; 1000]);
     // There are no events in host memory.
-    assert_eq!(call(host), INVALID_USAGE);
+    assert_eq!(call(host, std::ptr::null_mut()), INVALID_USAGE);
     assert_eq!(unsafe { (cuda.cudaEventDestroy)(event) }, 0);
     api.destroy(host);
     api.destroy(comm);

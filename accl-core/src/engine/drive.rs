@@ -181,6 +181,11 @@ impl Work {
         }
     }
 
+    /// True if another thread, that of messages, has ended something of this since it was looked at last.
+    pub(super) fn has_news(&self) -> bool {
+        self.one_sided.iter().any(|(_, request)| request.is_over())
+    }
+
     /// What is under way, in words.
     pub(crate) fn describe(&self, endpoint: &Endpoint) -> String {
         if let Some(op) = &self.collective {

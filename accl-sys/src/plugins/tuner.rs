@@ -95,7 +95,9 @@ pub(super) fn tuner() -> Option<&'static Tuner> {
                 );
             }).ok();
         }
-        super::network_libraries_unless("TUNER_PLUGIN").into_iter().find_map(|library| Tuner::of(library).ok())
+        super::network_libraries_unless("TUNER_PLUGIN")
+            .into_iter()
+            .find_map(|library| Tuner::of(library).ok())
     };
     TUNER.get_or_init(find).as_ref()
 }

@@ -17,8 +17,8 @@ use libloading::os::unix::Library;
 use parking_lot::Mutex;
 
 use super::logger::{Logger, logger};
-use events::Event;
 pub(crate) use events::Call;
+use events::Event;
 pub(crate) use group::around_end;
 
 /// Names of functions and types are those of `nccl.h`.
@@ -211,5 +211,10 @@ unsafe fn find<I: Copy>(library: &Library, name: &CStr) -> Option<Table<I>> {
 
 /// The functions that all versions have, if none is missing that is needed.
 fn functions<I>(table: &Table<I>) -> Option<Functions> {
-    Some(Functions { start: table.start?, stop: table.stop?, record: table.record, finalize: table.finalize? })
+    Some(Functions {
+        start: table.start?,
+        stop: table.stop?,
+        record: table.record,
+        finalize: table.finalize?,
+    })
 }
