@@ -74,7 +74,7 @@ impl Communicator {
     pub fn record(&self, event: driver::Event, stream: Stream<'_>) -> Result<()> {
         let (Some(device), Stream::Device(stream)) = (&self.shared.device, stream) else {
             return Err(Error::usage(
-                "launchCompletionEvent is set, and the communicator is of host memory, which has no events; leave it NULL",
+                "launchCompletionEvent is set, and the communicator is of host memory, which has no events; pass NULL there",
             ));
         };
         device.within(|driver| driver.record(event, stream))
