@@ -285,6 +285,8 @@ impl Stream {
         let mut queue = lock(&self.queue);
         loop {
             if let Some(item) = queue.items.pop_front() {
+                // What it does may last: whoever waits for room has some now.
+                self.changed.notify_all();
                 return Some(item);
             }
             if queue.is_closed {
