@@ -171,8 +171,12 @@ impl<'a> Dial<'a> {
             return false;
         }
         let silent = all_that_can_be_asked(lanes, |failure| *failure == Failure::Refused);
-        let enough = if silent { SILENT_REFUSALS } else { REFUSALS };
-        !(silent && self.retries.count.is_some()) && lanes.iter().all(|lane| lane.failures >= enough)
+        let enough = match self.retries.count {
+            Some(count) if silent => count.saturating_add(1),
+            None if silent => SILENT_REFUSALS,
+            _ => REFUSALS,
+        };
+        lanes.iter().all(|lane| lane.failures >= enough)
     }
 
     /// Ends an attempt; the next address that was not tried yet need not wait for its time.

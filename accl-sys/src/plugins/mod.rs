@@ -41,7 +41,27 @@ pub(crate) fn forget(comm: &Communicator) {
     }
 }
 
-/// Opens the plugin of a kind, "profiler" or another, that the setting of this name chooses.
+/// The plugin of a kind, "profiler" or another: in the library that the setting of this name chooses, else, if that says nothing, in that of
+/// a network plugin, of which nothing is said if it has none. `of` finds one of these `tables` in a library.
+fn find<T>(kind: &str, setting: &str, tables: &str, of: impl Fn(Library) -> Option<T>) -> Option<T> {
+    if let Some(library) = open(kind, setting) {
+        let found = of(library);
+        if found.is_none() {
+            telemetry::warn(&format!(
+                "the {kind} plugin has no complete {tables}, and is not used; set NCCL_{setting} to one that has, or to none"
+            ));
+        }
+        return found;
+    }
+    if !value_of(setting).is_empty() {
+        return None;
+    }
+    let names = value_of("NET_PLUGIN");
+    let mut names = names.split(',').map(str::trim).filter(|name| *name != "none");
+    names.find_map(|name| of(load("net", name).ok()?))
+}
+
+/// Opens the library of a kind of plugin that the setting of this name chooses.
 fn open(kind: &str, setting: &str) -> Option<Library> {
     let value = value_of(setting);
     if value == "none" {
@@ -73,21 +93,6 @@ fn load(kind: &str, value: &str) -> Result<Library, String> {
         }
     }
     Err(reasons.join("; "))
-}
-
-/// The libraries of network plugins, where plugins of another kind may be, too, unless the setting of that kind says something.
-/// Nothing is said of those that are not there.
-fn network_libraries_unless(setting: &str) -> Vec<Library> {
-    if !value_of(setting).is_empty() {
-        return Vec::new();
-    }
-    let names = value_of("NET_PLUGIN");
-    names
-        .split(',')
-        .map(str::trim)
-        .filter(|name| *name != "none")
-        .filter_map(|name| load("net", name).ok())
-        .collect()
 }
 
 /// Has communicators find network plugins, from here on.

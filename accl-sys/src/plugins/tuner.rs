@@ -84,21 +84,9 @@ unsafe impl Send for Context {}
 
 static TUNER: OnceLock<Option<Tuner>> = OnceLock::new();
 
-/// The plugin, which is looked for once in a process: in the library that is named, else in that of a network plugin.
+/// The plugin, which is looked for once in a process.
 pub(super) fn tuner() -> Option<&'static Tuner> {
-    let find = || {
-        if let Some(library) = super::open("tuner", "TUNER_PLUGIN") {
-            return Tuner::of(library).map_err(|()| {
-                telemetry::warn(
-                    "the tuner plugin has no complete ncclTunerPlugin_v6, _v5 or _v4, and is not used; set NCCL_TUNER_PLUGIN to one that \
-                     has, or to none",
-                );
-            }).ok();
-        }
-        super::network_libraries_unless("TUNER_PLUGIN")
-            .into_iter()
-            .find_map(|library| Tuner::of(library).ok())
-    };
+    let find = || super::find("tuner", "TUNER_PLUGIN", "ncclTunerPlugin_v6, _v5 or _v4", Tuner::of);
     TUNER.get_or_init(find).as_ref()
 }
 
@@ -149,7 +137,7 @@ fn function(kind: Collective) -> Option<(c_int, &'static str)> {
 
 impl Tuner {
     /// The newest version that the library has.
-    fn of(library: Library) -> std::result::Result<Self, ()> {
+    fn of(library: Library) -> Option<Self> {
         // SAFETY: a symbol of this name is a table of this layout, in the library that is kept.
         let (later, fourth) = unsafe {
             let later = find::<Init5>(&library, c"ncclTunerPlugin_v6")
@@ -159,10 +147,10 @@ impl Tuner {
         let found = match (later, fourth) {
             (Some(table), _) => (table.init.map(Init::Later), table.ask, table.end),
             (None, Some(table)) => (table.init.map(Init::Version4), table.ask, table.end),
-            (None, None) => return Err(()),
+            (None, None) => return None,
         };
-        let (Some(init), Some(ask), Some(end)) = found else { return Err(()) };
-        Ok(Self { init, ask, end, contexts: Mutex::default(), _library: library })
+        let (Some(init), Some(ask), Some(end)) = found else { return None };
+        Some(Self { init, ask, end, contexts: Mutex::default(), _library: library })
     }
 
     /// Asks the plugin, and decides.

@@ -52,10 +52,10 @@ impl Profiler {
 
     /// A call has been made; outside of groups that is the end.
     pub(super) fn leave(&self) {
-        if group::depth() == 0 {
-            if let Some(open) = OPEN.get() {
-                self.record(open.event, ENDING);
-            }
+        if group::depth() == 0
+            && let Some(open) = OPEN.get()
+        {
+            self.record(open.event, ENDING);
             self.end();
         }
     }

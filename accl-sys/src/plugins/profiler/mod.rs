@@ -80,21 +80,9 @@ unsafe impl Send for Context {}
 
 static PROFILER: OnceLock<Option<Profiler>> = OnceLock::new();
 
-/// The plugin, which is looked for once in a process: in the library that is named, else in that of a network plugin.
+/// The plugin, which is looked for once in a process.
 pub(super) fn profiler() -> Option<&'static Profiler> {
-    let find = || {
-        if let Some(library) = super::open("profiler", "PROFILER_PLUGIN") {
-            let profiler = Profiler::of(library);
-            if profiler.is_none() {
-                telemetry::warn(
-                    "the profiler plugin has no complete ncclProfiler_v6, _v5 or _v4, and is not used; set NCCL_PROFILER_PLUGIN to one \
-                     that has, or to none",
-                );
-            }
-            return profiler;
-        }
-        super::network_libraries_unless("PROFILER_PLUGIN").into_iter().find_map(Profiler::of)
-    };
+    let find = || super::find("profiler", "PROFILER_PLUGIN", "ncclProfiler_v6, _v5 or _v4", Profiler::of);
     PROFILER.get_or_init(find).as_ref()
 }
 
